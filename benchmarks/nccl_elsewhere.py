@@ -190,8 +190,9 @@ def curves(name: str, rows: Sequence[Row]) -> Collectives:
         base = own
 
         def make(x: np.ndarray, key: str = key, base: Collectives = base, called: bool = called) -> Collectives:
-            figures = [*map(float, x[called:])]
-            return replace(base, **({key: Curve(*figures)} | ({"start_seconds": float(x[0])} if called else {})))  # type: ignore
+            start, step, ramp, share, *others = map(float, x[called:])
+            curve = Curve(start, share, step, ramp, *others)
+            return replace(base, **({key: curve} | ({"start_seconds": float(x[0])} if called else {})))  # type: ignore
 
         start, more = [1.5e-5] * called, [1e-3] * called
         one = fitted(there, make, (*start, *ONE_PROTOCOL), (*more, *most))
@@ -201,7 +202,7 @@ def curves(name: str, rows: Sequence[Row]) -> Collectives:
         assert own.all_reduce is not None
         base = replace(own, all_reduce=replace(own.all_reduce, start_seconds=1.0))  # so that the switch is what is faster
         found = fitted(
-            switch, lambda x: replace(base, switch=SwitchSums(least, *map(float, x))), (2e-5, 2e-5, 0.5), (1e-3, 1e-3, MOST_SHARE)
+            switch, lambda x: replace(base, switch=SwitchSums(least, *map(float, x))), (2e-5, 0.5, 2e-5), (1e-3, MOST_SHARE, 1e-3)
         )
         own = replace(own, switch=found.switch)
     return own
@@ -215,10 +216,10 @@ def main(data: Path, as_json: bool, fit: tuple[str, ...]) -> None:
     """Predict every row."""
     rows = rows_of(data)
     if fit:
-        from taskflow.machine.collectives_form import entry_of
+        from taskflow.reading import table_of
 
         for name in fit:
-            print(name, _rounded(json.loads(_text(entry_of(curves(name, rows))))))
+            print(name, _rounded(table_of(curves(name, rows))))
         return
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
@@ -236,12 +237,6 @@ def main(data: Path, as_json: bool, fit: tuple[str, ...]) -> None:
         errors = [f"{100 * of[key]:.1f} %" for key in ("mean_error", "fitted_error", "other_error", "bias")]
         table.add_row(name, str(of["rows"]), *errors, by)
     Console(width=120).print(table)
-
-
-def _text(entry: Any) -> str:
-    import msgspec
-
-    return msgspec.json.encode(entry).decode()
 
 
 def _rounded(value: Any) -> Any:

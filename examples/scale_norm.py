@@ -10,9 +10,8 @@ docs/guide/operators.md explains each part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 import numpy as np
@@ -37,14 +36,13 @@ from taskflow.regions import Rect
 
 
 @register("scale_norm")
-@dataclass(frozen=True, slots=True)
 class ScaleNorm(Operator):
     """x (N, ..., C), weight (1) -> y = weight x / sqrt(sum of x^2 over C + eps) (Nguyen and Salazar, arXiv 1910.05895). C cannot
     be cut, all other dimensions can; each piece then has a part of the weight's gradient."""
 
     eps: float
-    kept: ClassVar[Keeps] = Keeps(outputs=False)  # so that the output's memory is free as soon as its readers are done
-    flops_per_element: ClassVar[int] = 4
+    kept = Keeps(outputs=False)  # so that the output's memory is free as soon as its readers are done
+    flops_per_element = 4
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("scale_norm", inputs, 1)

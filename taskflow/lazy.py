@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 
-def lazily(package: str, where: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` for a package's ``__init__``. ``where``: name -> the module that defines it."""
+def lazily(package: str, where: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` for a package's ``__init__``. ``where``: module -> the names that are taken from it."""
 
     def look_up(name: str) -> Any:
-        if name not in where:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(where[name]), name)
-        setattr(sys.modules[package], name, value)
-        return value
+        for module, names in where.items():
+            if name in names:
+                value = getattr(import_module(module), name)
+                setattr(sys.modules[package], name, value)
+                return value
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return look_up

@@ -11,14 +11,17 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
+from functools import cache
 from inspect import cleandoc
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta, inspect
+from msgspec import UNSET, Meta, UnsetType, inspect
 
 T = TypeVar("T")
 Place = tuple[str | int, ...]  # the keys and positions that lead to a value
@@ -160,6 +163,49 @@ def read_as(form: type[T], content: Any, where: str) -> T:
     except RecursionError:
         place, reason = (), "tables and lists lie too deep in each other"
     raise ValueError(": ".join([where, *([named(place)] if place else []), reason]))
+
+
+@cache
+def form_of(kind: Any) -> Any:
+    """Return the form that a file has for a type of ours: of a frozen dataclass an `Entry` with the same fields, of a tuple a list.
+    A field with a default need not be said; one that is None by default is never null. The types of fields carry limits and texts
+    (`msgspec.Meta`)."""
+    if is_dataclass(kind):
+        hints, told = get_type_hints(kind, include_extras=True), cleandoc(kind.__doc__ or "").replace("\n", " ")
+        return msgspec.defstruct(
+            f"{kind.__name__}Entry", [_field(f.name, hints[f.name], f.default) for f in fields(kind)], bases=(Entry,),  # type: ignore
+            namespace={"__doc__": told.partition(". ")[0].removesuffix(".") + ".", "value_class": kind}, module=kind.__module__,
+            frozen=True, kw_only=True,
+        )  # fmt: skip
+    if get_origin(kind) is Annotated:
+        return Annotated[(form_of(kind.__origin__), *kind.__metadata__)]
+    if get_origin(kind) is tuple:
+        return list[form_of(get_args(kind)[0])]  # type: ignore[misc]
+    if get_origin(kind) in (Union, UnionType):
+        return form_of(get_args(kind)[0])
+    return kind
+
+
+def _field(name: str, kind: Any, default: Any) -> tuple[Any, ...]:
+    if default is MISSING:
+        return name, form_of(kind)
+    says = isinstance(default, (bool, int, str)) or (isinstance(default, float) and isfinite(default))
+    return (name, form_of(kind), default) if says else (name, form_of(kind) | UnsetType, UNSET)
+
+
+def value_of(entry: Any) -> Any:
+    """Return the dataclass that an entry of its form says (`form_of`)."""
+    if isinstance(entry, Entry):
+        said = {name: value_of(getattr(entry, name)) for name in entry.__struct_fields__ if getattr(entry, name) is not UNSET}
+        return type(entry).value_class(**said)  # type: ignore[attr-defined]
+    return tuple(map(value_of, entry)) if isinstance(entry, list) else entry
+
+
+def table_of(value: Any) -> Any:
+    """Return the JSON value of a dataclass, in its form: fields at their defaults are left out."""
+    if is_dataclass(value):
+        return {f.name: table_of(own) for f in fields(value) if (own := getattr(value, f.name)) != f.default}
+    return list(map(table_of, value)) if isinstance(value, tuple) else value
 
 
 def _explain(form: Any, content: Any, message: str) -> tuple[Place, str]:

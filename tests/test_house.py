@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import taskflow.machine
+import taskflow.mapper
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "taskflow"
@@ -139,6 +144,40 @@ def test_packages_import_from_each_other_by_their_inits() -> None:
 ])
 def test_the_test_sees_what_is_imported_past_an_init(module: str, source: str, wrong: bool) -> None:
     assert bool(imported_past(source, module)) is wrong
+
+
+def exported_in_vain(package: str, names: set[str], sources: Iterable[str]) -> set[str]:
+    """The names that a package's ``__init__`` imports and nobody takes from there."""
+    taken = {
+        alias.name for source in sources for node in nodes(parsed(source))
+        if isinstance(node, ast.ImportFrom) and node.module == package for alias in node.names
+    }
+    return names - taken
+
+
+def test_what_a_package_exports_is_named_or_used() -> None:
+    """A name that an ``__init__`` imports is in its ``__all__``, which documents name, or somebody takes it from there."""
+    sources = [path.read_text() for room in ("taskflow", "tests", "benchmarks") for path in (ROOT / room).rglob("*.py")]
+    found = {}
+    for path in FILES:
+        tree = parsed(path.read_text())
+        if path.name == "__init__.py" and all(isinstance(node, (ast.Expr, ast.ImportFrom, ast.Assign)) for node in tree.body):
+            lists = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+            names = {alias.asname or alias.name for node in nodes(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+            listed = {name for value in lists for name in ast.literal_eval(value)}
+            found[module_of(path)] = exported_in_vain(module_of(path), names - listed - {"annotations"}, sources)
+    assert len(found) > 20 and not any(found.values()), {package: names for package, names in found.items() if names}
+
+
+@pytest.mark.parametrize("package", [taskflow.mapper, taskflow.machine])
+def test_a_list_has_what_documents_name(package: ModuleType) -> None:
+    documents = [path for folder in ("guide", "reference") for path in (ROOT / "docs" / folder).glob("*.md")]
+    text = "\n".join(path.read_text() for path in (*documents, ROOT / "docs" / "concepts.md", ROOT / "README.md"))
+    assert not [name for name in package.__all__ if not re.search(rf"\b{name}\b", text)]
+
+
+def test_the_test_sees_what_is_exported_in_vain() -> None:
+    assert exported_in_vain("a.b", {"f", "g"}, ["from a.b import f", "from a import g"]) == {"g"}
 
 
 def circles(edges: dict[str, set[str]]) -> list[list[str]]:

@@ -98,10 +98,14 @@ def lazy_names() -> list[tuple[str, str]]:
     for path in sorted((ROOT / "taskflow").rglob("__init__.py")):
         for call in ast.walk(ast.parse(path.read_text())):
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "lazily":
-                package, names = ".".join(path.parent.relative_to(ROOT).parts), call.args[1]
-                assert isinstance(names, ast.Dict), f"{path}: give lazily the names as they are"
-                found += [(package, name.value) for name in names.keys if isinstance(name, ast.Constant)]
+                package, where = ".".join(path.parent.relative_to(ROOT).parts), ast.literal_eval(call.args[1])
+                found += [(package, name) for names in where.values() for name in names]
     return found
+
+
+def test_lazy_names_are_there() -> None:
+    for package, name in lazy_names():
+        assert getattr(importlib.import_module(package), name) is not None
 
 
 def test_no_lazy_name_is_a_module_s() -> None:

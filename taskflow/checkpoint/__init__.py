@@ -4,19 +4,3 @@ from taskflow.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_che
 from taskflow.checkpoint.stored import StoredWeights
 from taskflow.checkpoint.weights import load_weights, on_first_rank, read_weights, save_weights
 from taskflow.checkpoint.writer import CheckpointWriter, Written, newest_checkpoint
-
-__all__ = [
-    "Checkpoint",
-    "CheckpointWriter",
-    "StoredWeights",
-    "Written",
-    "load_checkpoint",
-    "load_weights",
-    "newest_checkpoint",
-    "on_first_rank",
-    "read_checkpoint",
-    "read_weights",
-    "same_sums",
-    "save_checkpoint",
-    "save_weights",
-]

@@ -9,22 +9,3 @@ from taskflow.kernels.choose import busy, default_kernels, kernels_on, native_bu
 from taskflow.kernels.device import HOST, ArrayDevice, DeviceMissing, NotRecorded, Recorder
 from taskflow.kernels.kernel_set import KERNELS, Array, KernelSet, Key
 from taskflow.kernels.reference import NumpyKernels
-
-__all__ = [
-    "HOST",
-    "KERNELS",
-    "REBUILD",
-    "Array",
-    "ArrayDevice",
-    "DeviceMissing",
-    "KernelSet",
-    "Key",
-    "NotRecorded",
-    "NumpyKernels",
-    "Recorder",
-    "busy",
-    "default_kernels",
-    "kernels_on",
-    "native_built",
-    "onednn_missing",
-]

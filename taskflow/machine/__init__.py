@@ -12,63 +12,30 @@ from taskflow.machine.library import Collectives, Curve, SwitchSums
 from taskflow.machine.machine_file import unparse
 from taskflow.machine.network import Level, Network
 from taskflow.machine.part_of import PartOfMachine
-from taskflow.machine.parts import (
-    AttentionRates,
-    Device,
-    Ends,
-    Link,
-    Machine,
-    Processor,
-    ProductRates,
-    transfer_seconds,
-)
+from taskflow.machine.parts import Device, Ends, Link, Machine, Processor, ProductRates, transfer_seconds
 from taskflow.machine.presets import cores, load_machine, preset_names, save
 from taskflow.machine.ring import Ring, all_pairs, ring, ring_bytes, ring_share
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.machine.timed import Timed, TimedPoint, fitted, left_out_errors
 from taskflow.machine.torus import Slice, Torus
 
+# What documents name; the rest is for other packages of taskflow.
 __all__ = [
-    "NETWORK",
-    "Around",
-    "AttentionRates",
-    "Channels",
     "Cluster",
     "Collectives",
     "Curve",
     "Device",
-    "Ends",
     "Group",
     "Level",
     "Link",
     "Machine",
     "Network",
     "NodeTemplate",
-    "PartOfMachine",
     "Processor",
-    "ProductRates",
-    "Ring",
-    "Slice",
     "SwitchSums",
-    "Timed",
-    "TimedPoint",
-    "Torus",
     "Wire",
-    "all_pairs",
-    "between_nodes",
-    "collective",
-    "collective_links",
-    "cores",
-    "exchange",
-    "fitted",
     "host",
-    "left_out_errors",
     "load_machine",
     "preset_names",
-    "ring",
-    "ring_bytes",
-    "ring_share",
     "save",
-    "transfer_seconds",
-    "unparse",
 ]

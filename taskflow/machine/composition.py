@@ -8,12 +8,11 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from taskflow.machine.collectives_form import CollectivesEntry
-from taskflow.machine.machine_file import DeviceEntry, MachineFile, NodeEntry
+from taskflow.machine.machine_file import CollectivesEntry, DeviceEntry, MachineFile, NodeEntry
 from taskflow.reading import Entry, Name, read_as
 
 
-def _partly(form: type[Entry], **also: Any) -> Any:
+def _partly(form: Any, **also: Any) -> Any:
     """A form with the same keys, none of which is required; ``also``: other or more of them."""
     keys = get_type_hints(form, include_extras=True) | also
     return msgspec.defstruct(

@@ -4,56 +4,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.machine.cluster import Cluster
-from taskflow.machine.collectives_form import CollectivesEntry, collectives_of, entry_of
-from taskflow.machine.network import Level, Network
+from taskflow.machine.library import Collectives, Reached, Source
+from taskflow.machine.network import Network
 from taskflow.machine.parts import AttentionRates, Device, ProductRates
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.machine.timed import Timed, TimedPoint
 from taskflow.machine.torus import Slice, Torus
 from taskflow.programs import ProgramEntry, program_entry, program_of
-from taskflow.reading import LEAST, Count, Entry, Name, NotNegative, Positive, Whole, read_as
+from taskflow.reading import Count, Entry, Name, NotNegative, Positive, Whole, form_of, read_as, table_of, value_of
 
 FORMAT = "taskflow-machine"
 VERSION = 1
 CLASSES = ("contraction", "convolution", "recurrent", "memory")  # what an efficiency may be given for
 
-Source = Annotated[str, Meta(description="Where the figures are from.")]
 Kernels = Literal["contraction", "convolution", "recurrent", "memory"]
-Reached = Annotated[float, Meta(ge=LEAST, le=1)]
 
 
-class ProductEntry(Entry, frozen=True, kw_only=True):
-    """How a device's library performs at matrix products of one type."""
-
-    start_seconds: Annotated[NotNegative, Meta(description="Of a kernel.")]
-    reached: Annotated[Positive, Meta(description="Part of the peak that endless tiles would reach.")]
-    fill_terms: Annotated[NotNegative, Meta(description="Terms in whose time a tile starts and ends.")]
-    edge: Annotated[NotNegative, Meta(description="A tile of a x b reaches 1 / (1 + edge / a + edge / b) of that.")]
-    quantised: Annotated[float, Meta(ge=0, le=1, description="How far the last wave of tiles is a whole one.")]
-    split_seconds: Annotated[NotNegative, Meta(description="Of adding the parts of a contraction.")]
-    memory: Annotated[Positive, Meta(description="Part of the memory's rate for what comes from memory.")]
-    cache: Annotated[Positive, Meta(description="The same for what comes from the cache.")]
-    few: Annotated[NotNegative, Meta(description="Part of the multiprocessors that reach it.")] = 0.0
-    beside: Annotated[NotNegative, Meta(description="Part of the shorter of arithmetic and traffic that is not hidden.")] = 0.0
-    sustained: Annotated[NotNegative, Meta(description="By how much long kernels are slower.")] = 0.0
-    cast: Annotated[NotNegative, Meta(description="Bytes for each number of the left factor to bring it into the type.")] = 0.0
-    term_seconds: Annotated[NotNegative, Meta(description="Least time for a term of a tile.")] = 0.0
-    by_rows: Annotated[Whole, Meta(description="Least results of a tile for each row, where rows alone choose it.")] = 0
-    source: Source | UnsetType = UNSET
-
-
-class AttentionEntry(Entry, frozen=True, kw_only=True):
-    """Parts of the peak that a kernel of attention reaches with heads of 128."""
-
-    forward: Reached
-    backward: Reached
-    source: Source | UnsetType = UNSET
+if TYPE_CHECKING:
+    ProductEntry: TypeAlias = Any
+    AttentionEntry: TypeAlias = Any
+    GroupEntry: TypeAlias = Any
+    NetworkEntry: TypeAlias = Any
+    CollectivesEntry: TypeAlias = Any
+else:
+    ProductEntry, AttentionEntry, GroupEntry = form_of(ProductRates), form_of(AttentionRates), form_of(Group)
+    NetworkEntry, CollectivesEntry = form_of(Network), form_of(Collectives)
 
 
 class TimedEntry(Entry, frozen=True, kw_only=True):
@@ -101,14 +82,6 @@ class DeviceEntry(Entry, frozen=True, kw_only=True):
             raise ValueError(f"'flops_per_second' must have a rate for 'float32', got {self.flops_per_second}")
         if self.products and self.products not in self.flops_per_second:
             raise ValueError(f"'products' needs a rate for {self.products!r} in 'flops_per_second', got {self.flops_per_second}")
-
-
-class GroupEntry(Entry, frozen=True, kw_only=True):
-    """Processors of one kind: ``gpu0``, ``gpu1``, ..."""
-
-    name: Annotated[Name, Meta(description="What the number of each is put behind.")]
-    device: Annotated[Name, Meta(description="Its kind, one of the file's devices.")]
-    count: Annotated[Count, Meta(description="How many.")] = 1
 
 
 class LinkEntry(Entry, frozen=True, kw_only=True):
@@ -161,23 +134,6 @@ class NodeEntry(Entry, frozen=True, kw_only=True):
     torus: Annotated[TorusEntry, Meta(description="The torus over which its processors reach each other.")] | UnsetType = UNSET
 
 
-class LevelEntry(Entry, frozen=True, kw_only=True):
-    """A level of the network between nodes: of a fat tree, or islands."""
-
-    nodes: Annotated[Count, Meta(description="So many nodes, in their order, lie below each switch of it.")]
-    share: Annotated[Reached, Meta(description="Part of what all their cards send that can leave the switch at once.")] = 1.0
-    latency_seconds: Annotated[NotNegative, Meta(description="Added to a message that leaves it.")] = 0.0
-    source: Source | UnsetType = UNSET
-
-
-class NetworkEntry(Entry, frozen=True, kw_only=True):
-    """The network above the cards of nodes."""
-
-    levels: Annotated[list[LevelEntry], Meta(description="From the nodes upwards; beyond the last nothing blocks.")] = []  # noqa: RUF012
-    rails: Annotated[bool, Meta(description="A card reaches only those in the same place of other nodes.")] = False
-    source: Source | UnsetType = UNSET
-
-
 class Placing(Entry, frozen=True, kw_only=True):
     """A number of nodes of one kind."""
 
@@ -220,8 +176,8 @@ def parse(content: Any, where: str) -> Cluster:
         return Cluster(
             file.name, tuple(map(_device, file.devices)), tuple(map(_node, file.nodes)),
             tuple((placing.node, placing.count) for placing in file.layout), file.use_devices or None, bool(file.extensible),
-            file.source or "", collectives_of(file.collectives) if file.collectives else None,
-            _network(file.network) if file.network else None,
+            file.source or "", value_of(file.collectives) if file.collectives else None,
+            value_of(file.network) if file.network else None,
         )
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
@@ -243,8 +199,8 @@ def _device(entry: DeviceEntry) -> Device:
         entry.kind, entry.memory_bytes, _sorted(entry.flops_per_second), entry.memory_bytes_per_second, entry.launch_seconds,
         entry.multiprocessors, entry.cache_bytes, _sorted(entry.efficiency or {}), entry.source or "", entry.products or "float32",
         program_of(entry.program, entry.kind) if entry.program else None,
-        tuple(sorted(((dtype, _rates(one)) for dtype, one in (entry.matrix_products or {}).items()), key=lambda pair: pair[0])),
-        tuple((name, _attention(one)) for name, one in sorted((entry.attention or {}).items(), key=lambda pair: pair[0])),
+        tuple(sorted(((dtype, value_of(one)) for dtype, one in (entry.matrix_products or {}).items()), key=lambda pair: pair[0])),
+        tuple((name, value_of(one)) for name, one in sorted((entry.attention or {}).items(), key=lambda pair: pair[0])),
         entry.power or 1.0, tuple(map(_timed, entry.timed or ())),
     )
 
@@ -254,26 +210,12 @@ def _timed(entry: TimedEntry) -> Timed:
     return Timed(entry.name, entry.group, entry.backward, entry.dtype, points)
 
 
-def _attention(entry: AttentionEntry) -> AttentionRates:
-    return AttentionRates(entry.forward, entry.backward, entry.source or "")
-
-
-def _rates(entry: ProductEntry) -> ProductRates:
-    values = {name: getattr(entry, name) for name in ProductEntry.__struct_fields__}
-    return ProductRates(**{**values, "source": entry.source or ""})
-
-
-def _network(entry: NetworkEntry) -> Network:
-    levels = [Level(of.nodes, of.share, of.latency_seconds, of.source or "") for of in entry.levels]
-    return Network(tuple(levels), entry.rails, entry.source or "")
-
-
 def _sorted(table: Mapping[Any, float]) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(table.items()))
 
 
 def _node(entry: NodeEntry) -> NodeTemplate:
-    groups = tuple(Group(group.name, group.device, group.count) for group in entry.processors)
+    groups = tuple(map(value_of, entry.processors))
     wires = tuple(
         Wire(
             tuple(link.mesh or link.between or ()), link.bytes_per_second, link.latency_seconds, bool(link.mesh),
@@ -301,8 +243,8 @@ def unparse(machine: Cluster) -> dict[str, Any]:
         format="taskflow-machine", version=1, name=machine.name, source=machine.source or UNSET,
         devices=[_of_device(device) for device in machine.kinds], nodes=[_of_node(node) for node in machine.nodes],
         layout=[Placing(node=node, count=count) for node, count in machine.layout],
-        collectives=UNSET if machine.collectives is None else entry_of(machine.collectives),
-        network=UNSET if machine.network is None else _of_network(machine.network),
+        collectives=UNSET if machine.collectives is None else table_of(machine.collectives),
+        network=UNSET if machine.network is None else table_of(machine.network),
         use_devices=UNSET if machine.devices is None else machine.devices, extensible=machine.extensible or UNSET,
     )
     content: dict[str, Any] = msgspec.to_builtins(file)
@@ -319,12 +261,9 @@ def _of_device(device: Device) -> DeviceEntry:
         multiprocessors=device.multiprocessors, cache_bytes=device.cache_bytes, efficiency=efficiency or UNSET,
         source=device.source or UNSET, products=UNSET if products == "float32" else products,
         program=UNSET if device.program is None else program_entry(device.program, device.kind),
-        matrix_products={dtype: _of_rates(rates) for dtype, rates in device.matrix_products} or UNSET,
+        matrix_products={dtype: table_of(rates) for dtype, rates in device.matrix_products} or UNSET,
         power=UNSET if device.power == 1 else device.power,
-        attention={
-            name: AttentionEntry(forward=one.forward, backward=one.backward, source=one.source or UNSET)
-            for name, one in device.attention
-        } or UNSET,
+        attention={name: table_of(one) for name, one in device.attention} or UNSET,
         timed=[
             TimedEntry(name=one.name, group=one.group, backward=one.backward, dtype=one.dtype, points=[list(p) for p in one.points])
             for one in device.timed
@@ -332,23 +271,10 @@ def _of_device(device: Device) -> DeviceEntry:
     )  # fmt: skip
 
 
-def _of_rates(rates: ProductRates) -> ProductEntry:
-    values = {name: getattr(rates, name) for name in ProductEntry.__struct_fields__}
-    return ProductEntry(**{**values, "source": rates.source or UNSET})
-
-
-def _of_network(network: Network) -> NetworkEntry:
-    levels = [
-        LevelEntry(nodes=of.nodes, share=of.share, latency_seconds=of.latency_seconds, source=of.source or UNSET)
-        for of in network.levels
-    ]
-    return NetworkEntry(levels=levels, rails=network.rails, source=network.source or UNSET)
-
-
 def _of_node(node: NodeTemplate) -> NodeEntry:
     return NodeEntry(
         name=node.name, source=node.source or UNSET, switches=list(node.switches), links=[_of_wire(wire) for wire in node.wires],
-        processors=[GroupEntry(name=g.name, device=g.device, count=g.count) for g in node.processors],
+        processors=[table_of(group) for group in node.processors],
         torus=UNSET if node.torus is None else _of_torus(node.torus),
     )
 

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from taskflow.machine.library import Reached, Source
+from taskflow.reading import Count, NotNegative
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Level of a fat tree, or islands of a cluster: so many ``nodes``, in their order, lie below each switch of it. ``share``: the
-    part of what all their cards send together that can leave the switch upwards at once. ``latency_seconds``: added to a
-    message that leaves it."""
+    """A level of the network between nodes: of a fat tree, or islands."""
 
-    nodes: int
-    share: float = 1.0
-    latency_seconds: float = 0.0
-    source: str = ""
+    nodes: Annotated[Count, Meta(description="So many nodes, in their order, lie below each switch of it.")]
+    share: Annotated[Reached, Meta(description="Part of what all their cards send that can leave the switch at once.")] = 1.0
+    latency_seconds: Annotated[NotNegative, Meta(description="Added to a message that leaves it.")] = 0.0
+    source: Source = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Network between nodes. ``levels``: from the nodes upwards; beyond the last nothing blocks. ``rails``: a card reaches only
-    those in the same place of other nodes, so that what goes to another place crosses the sender's node first.
+    """The network above the cards of nodes. With ``rails`` what goes to another place crosses the sender's node first.
 
     Links stay those of the nodes. A message that leaves a switch goes at that level's ``share`` of its card's rate, as it does
     when all cards send upwards; that others leave the upper links idle does not speed it up. Raises ValueError unless each level
     has a multiple of the nodes of the one below.
     """
 
-    levels: tuple[Level, ...] = ()
-    rails: bool = False
-    source: str = ""
+    levels: Annotated[tuple[Level, ...], Meta(description="From the nodes upwards; beyond the last nothing blocks.")] = ()
+    rails: Annotated[bool, Meta(description="A card reaches only those in the same place of other nodes.")] = False
+    source: Source = ""
 
     def __post_init__(self) -> None:
         for below, above in zip(self.levels, self.levels[1:]):

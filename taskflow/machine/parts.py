@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
+from msgspec import Meta
+
+from taskflow.machine.library import Reached, Source
 from taskflow.machine.timed import Timed
 from taskflow.programs import TrainingProgram
+from taskflow.reading import NotNegative, Positive, Whole
 
 Ends = bool | Literal["sender", "receiver"]  # of a transfer: both (True), none, or one
 
@@ -20,42 +24,33 @@ def _name(dtype: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProductRates:
-    """How a device's library performs at matrix products of one type, alone on the device (`optimizer.cost.products`).
+    """How a device's library performs at matrix products of one type, alone on the device (`optimizer.cost.products`). Where rows
+    alone choose a library's tiles, ``by_rows`` counts rows rounded up to a power of two; 0: the fastest tile is chosen."""
 
-    ``start_seconds``: of a kernel. ``reached``: part of the peak that endless tiles would reach; a tile of a x b results reaches
-    1 / (1 + edge / a + edge / b) of that. ``fill_terms``: terms of a contraction in whose time a tile starts and ends.
-    ``quantised``: how far the last wave of tiles is a whole one (1: wholly). ``split_seconds``: of adding up the parts of a
-    contraction. ``memory``, ``cache``: part of the memory's rate at which factors and results come from memory, and from the
-    cache where they fit. ``few``: part of the multiprocessors that it takes to reach it. ``beside``: part of the shorter of
-    arithmetic and traffic that is not hidden by the longer. ``sustained``: by how much long kernels are slower, as power and
-    heat allow. ``cast``: bytes for each number of the left factor by which it is brought into the type. ``term_seconds``: the
-    least time for a term of a tile. ``by_rows``: of libraries that choose tiles by rows alone, the least results of a tile for
-    each row, of rows rounded up to a power of two; 0: the fastest tile is chosen."""
-
-    start_seconds: float
-    reached: float
-    fill_terms: float
-    edge: float
-    quantised: float
-    split_seconds: float
-    memory: float
-    cache: float
-    few: float = 0.0
-    beside: float = 0.0
-    sustained: float = 0.0
-    cast: float = 0.0
-    term_seconds: float = 0.0
-    by_rows: int = 0
-    source: str = ""
+    start_seconds: Annotated[NotNegative, Meta(description="Of a kernel.")]
+    reached: Annotated[Positive, Meta(description="Part of the peak that endless tiles would reach.")]
+    fill_terms: Annotated[NotNegative, Meta(description="Terms in whose time a tile starts and ends.")]
+    edge: Annotated[NotNegative, Meta(description="A tile of a x b reaches 1 / (1 + edge / a + edge / b) of that.")]
+    quantised: Annotated[float, Meta(ge=0, le=1, description="How far the last wave of tiles is a whole one.")]
+    split_seconds: Annotated[NotNegative, Meta(description="Of adding the parts of a contraction.")]
+    memory: Annotated[Positive, Meta(description="Part of the memory's rate for what comes from memory.")]
+    cache: Annotated[Positive, Meta(description="The same for what comes from the cache.")]
+    few: Annotated[NotNegative, Meta(description="Part of the multiprocessors that reach it.")] = 0.0
+    beside: Annotated[NotNegative, Meta(description="Part of the shorter of arithmetic and traffic that is not hidden.")] = 0.0
+    sustained: Annotated[NotNegative, Meta(description="By how much long kernels are slower, as power and heat allow.")] = 0.0
+    cast: Annotated[NotNegative, Meta(description="Bytes for each number of the left factor to bring it into the type.")] = 0.0
+    term_seconds: Annotated[NotNegative, Meta(description="Least time for a term of a tile.")] = 0.0
+    by_rows: Annotated[Whole, Meta(description="Least results of a tile for each row, where rows alone choose it.")] = 0
+    source: Source = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionRates:
-    """Parts of the peak that a kernel of attention reaches forward and backward, with heads of 128 and very many words."""
+    """Parts of the peak that a kernel of attention reaches with heads of 128 and very many words."""
 
-    forward: float
-    backward: float
-    source: str = ""
+    forward: Reached
+    backward: Reached
+    source: Source = ""
 
 
 ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # tensor cores multiply both at one rate

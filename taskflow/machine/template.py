@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import combinations
+from typing import Annotated
+
+from msgspec import Meta
 
 from taskflow.machine.parts import Ends
 from taskflow.machine.torus import Torus
+from taskflow.reading import Count, Name
 from taskflow.wording import some
 
 NETWORK = "network"  # the vertex that all nodes share: a switch that never blocks
@@ -17,11 +21,11 @@ MOST_DEVICES = 100_000  # processors of a machine
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Group of ``count`` processors of one device kind, called ``name`` followed by 0, 1, ..."""
+    """Processors of one kind: ``gpu0``, ``gpu1``, ..."""
 
-    name: str
-    device: str
-    count: int
+    name: Annotated[Name, Meta(description="What the number of each is put behind.")]
+    device: Annotated[Name, Meta(description="Its kind, one of the file's devices.")]
+    count: Annotated[Count, Meta(description="How many.")] = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,29 +4,15 @@ torch.nn.functional.adaptive_avg_pool2d)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    NOTHING,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Array, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Soap, Spec, positive, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import Pair, pair
 from taskflow.regions import Rect
@@ -35,14 +21,13 @@ NO_PADDING = ((0, 0), (0, 0))
 
 
 @register("adaptive_avg_pool2d")
-@dataclass(frozen=True, slots=True)
 class AdaptiveAvgPool2d(Operator):
     """x (N, C, H, W) -> y (N, C, Ho, Wo): output i of a dimension is the mean of inputs i H // Ho up to, not including, ceil((i
     + 1) H / Ho). Computed as y = A x B with the matrices of these means. A dimension with one output (global pooling) is
     contracted: its input can be cut, and the pieces' partial sums are added."""
 
     size: Pair
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("adaptive_avg_pool2d", inputs, 1)

@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    NOTHING,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("argmax")
-@dataclass(frozen=True, slots=True)
 class ArgMax(Operator):
     """x (N, ..., B) numbers -> y (N, ...) integers: the position of the first largest. Every dimension of y can be cut; B is read
     whole. There is no gradient."""
 
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("argmax", inputs, 1)
         if len(inputs[0].shape) < 2:
             raise ValueError(f"argmax: input must have two dimensions or more, got {inputs[0]}")
         return (Spec(inputs[0].shape[:-1], np.dtype(np.int64)),)
-
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[0].shape[:-1])
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((Rect((*piece.lo, 0), (*piece.hi, inputs[0].shape[-1])),))

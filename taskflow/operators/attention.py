@@ -10,9 +10,9 @@ from taskflow.operators.dropout import dropout as drop
 from taskflow.operators.linear import linear
 from taskflow.operators.mask_padding import mask_padding
 from taskflow.operators.matmul import matmul
-from taskflow.operators.operator import positive
 from taskflow.operators.reshape import reshape
 from taskflow.operators.softmax import softmax
+from taskflow.operators.spec import positive
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import scale, tanh

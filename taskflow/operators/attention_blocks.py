@@ -4,19 +4,18 @@ the blocks."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 from taskflow.floats import sums_in
 from taskflow.operators.attention_scope import Span, blocks_of
-from taskflow.operators.operator import Call, Dim, Example, Reads, Soap, Spec, positive, register, sample_and_attributes
+from taskflow.operators.operator import Call, Example, register
+from taskflow.operators.spec import Dim, Soap, Spec, positive, sample_and_attributes
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.tiled_attention import TiledAttention, random_inputs
 from taskflow.regions import Rect
 
 
 @register("attention_blocks")
-@dataclass(frozen=True, slots=True)
 class AttentionBlocks(TiledAttention):
     """Inputs of `TiledAttention` -> y (N, Lq, H, B, E), the attention of each query to each of ``blocks`` blocks of the keys by
     itself, and the logarithm of its sum of exponentials (N, Lq, H, B). Both are 0 where a query sees nothing of the block.
@@ -37,10 +36,9 @@ class AttentionBlocks(TiledAttention):
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         return (*sample_and_attributes(inputs[0].shape[:3]), Dim("b", self.blocks, Soap.ATTRIBUTE))
 
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+    def keys_of(self, inputs: Sequence[Spec], piece: Rect) -> Span:
         blocks = blocks_of(inputs[1].shape[1], self.blocks)[piece.lo[3] : piece.hi[3]]
-        keys = (blocks[0][0], blocks[-1][1])
-        return self.rects(inputs, piece, *self.scope(inputs).within((piece.lo[1], piece.hi[1]), keys))
+        return (blocks[0][0], blocks[-1][1]) if blocks else (0, 0)
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect((*piece.lo, 0), (*piece.hi, inputs[2].shape[3])), piece)
@@ -76,19 +74,6 @@ class AttentionBlocks(TiledAttention):
             if rows[1] > rows[0]:
                 found.append((number, rows, keys, slice(rows[0] - first, rows[1] - first)))
         return found
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return self._pairs(inputs, piece) * self.pair_flops(inputs, False)
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return self._pairs(inputs, piece) * self.pair_flops(inputs, True)
-
-    def _pairs(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        blocks = blocks_of(inputs[1].shape[1], self.blocks)[piece.lo[3] : piece.hi[3]]
-        if not blocks:
-            return 0
-        seen = self.scope(inputs).pairs((piece.lo[1], piece.hi[1]), (blocks[0][0], blocks[-1][1]))
-        return piece.shape[0] * piece.shape[2] * seen
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Array, Call, Dim, Example, Keeps, Operator, Reads, Spec, register
+from taskflow.operators.operator import Array, Call, Example, register
+from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Tensor
-from taskflow.operators.window import Pair, SlidingWindow, pair, pool_dims, pool_example, pool_output, pool_sees
+from taskflow.operators.window import Pair, Pool, SlidingWindow, pair, pool_example
 from taskflow.regions import Rect
 
 
 @register("avg_pool2d")
-@dataclass(frozen=True, slots=True)
-class AvgPool2d(Operator):
+class AvgPool2d(Pool):
     """x (N, C, H, W) -> y (N, C, Ho, Wo). Cuts of h and w read halos. ``count_include_pad``: padding counts as zeros; else the
     mean is over elements of the image only."""
 
@@ -26,25 +25,15 @@ class AvgPool2d(Operator):
     padding: Pair
     count_include_pad: bool
     ceil_mode: bool = False
-    kept: ClassVar[Keeps] = NOTHING
-
-    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        return (pool_output("avg_pool2d", inputs, self._windows),)
-
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return pool_dims(self.output(inputs)[0].shape)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((pool_sees(self._windows, inputs[0], piece)[0],))
 
     def forward(self, call: Call) -> None:
-        _, padding = pool_sees(self._windows, call.specs[0], call.piece)
+        _, padding = self.sees(call.specs[0], call.piece)
         (x,), (y,) = call.inputs, call.outputs
         call.kernels.sum_pool2d(x, self.kernel, self.stride, padding, self._shares(call), out=y)
 
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
-            _, padding = pool_sees(self._windows, call.specs[0], call.piece)
+            _, padding = self.sees(call.specs[0], call.piece)
             call.kernels.sum_pool2d_backward(
                 call.grad, self.kernel, self.stride, padding, self._shares(call),
                 out=dx.array, accumulate=dx.accumulate,
@@ -65,7 +54,7 @@ class AvgPool2d(Operator):
     def _shares_on_host(self, call: Call) -> np.ndarray[Any, Any]:
         rows, columns = (
             self._counts(window, call.specs[0].shape[i], call.piece.lo[i], call.piece.hi[i])
-            for i, window in enumerate(self._windows, 2)
+            for i, window in enumerate(self.windows, 2)
         )
         return np.asarray(1 / (rows[:, None] * columns), call.specs[0].dtype)
 
@@ -78,7 +67,7 @@ class AvgPool2d(Operator):
         return counts
 
     @property
-    def _windows(self) -> tuple[SlidingWindow, ...]:
+    def windows(self) -> tuple[SlidingWindow, ...]:
         each = zip(self.kernel, self.stride, self.padding)
         return tuple(SlidingWindow(k, s, p, p, ceil=self.ceil_mode) for k, s, p in each)
 

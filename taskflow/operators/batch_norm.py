@@ -12,8 +12,8 @@ from math import prod
 from taskflow.floats import sums_in
 from taskflow.operators.moments import moments
 from taskflow.operators.normalize import normalize
-from taskflow.operators.operator import positive
 from taskflow.operators.running_statistics import running_statistics
+from taskflow.operators.spec import positive
 from taskflow.operators.state import state
 from taskflow.operators.tensor import Parameter, Tensor
 

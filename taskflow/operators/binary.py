@@ -4,14 +4,13 @@ share every rule but the arithmetic."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, Spec, Target, register, takes
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, Target, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -23,8 +22,8 @@ class Binary(Operator):
 
     __slots__ = ()
 
-    keeps_inputs: ClassVar[bool] = False
-    flops_per_element: ClassVar[int] = 1
+    keeps_inputs = False
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 2)
@@ -44,9 +43,20 @@ class Binary(Operator):
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(inputs=self.keeps_inputs and inputs[0].differentiable, weights=False, outputs=False)
 
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = [random.randint(1, 5) for _ in range(random.randint(0, 4))]
+        shapes = [shape, list(shape)]
+        for operand in shapes:
+            if random.random() < 0.5:
+                for i in range(len(operand)):
+                    operand[i] = random.choice((1, operand[i]))
+                del operand[: random.randint(0, len(operand))]
+        random.shuffle(shapes)
+        return Example(cls(), tuple(Spec(tuple(s), np.dtype(np.float64)) for s in shapes))
+
 
 @register("add")
-@dataclass(frozen=True, slots=True)
 class Add(Binary):
     """y = a + b."""
 
@@ -58,13 +68,8 @@ class Add(Binary):
             if target is not None:
                 summed_into(call, target, call.grad)
 
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return _example(cls(), random)
-
 
 @register("sub")
-@dataclass(frozen=True, slots=True)
 class Sub(Binary):
     """y = a - b."""
 
@@ -78,17 +83,12 @@ class Sub(Binary):
         if db is not None:
             summed_into(call, db, np.negative(dy))
 
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return _example(cls(), random)
-
 
 @register("mul")
-@dataclass(frozen=True, slots=True)
 class Mul(Binary):
     """y = a b."""
 
-    keeps_inputs: ClassVar[bool] = True
+    keeps_inputs = True
 
     def forward(self, call: Call) -> None:
         np.multiply(call.inputs[0], call.inputs[1], out=call.outputs[0])
@@ -99,10 +99,6 @@ class Mul(Binary):
             summed_into(call, da, dy * b)
         if db is not None:
             summed_into(call, db, dy * a)
-
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return _example(cls(), random)
 
 
 def seen_by(shape: tuple[int, ...], piece: Rect) -> Rect:
@@ -127,18 +123,6 @@ def summed_into(call: Call, target: Target, value: Array) -> None:
         call.kernels.sum_rows(value.reshape(-1, columns), out=out, accumulate=target.accumulate)
     else:
         target.put(value.sum(axis=repeated).reshape(shape))
-
-
-def _example(operator: Operator, random: Random) -> Example:
-    shape = [random.randint(1, 5) for _ in range(random.randint(0, 4))]
-    shapes = [shape, list(shape)]
-    for operand in shapes:
-        if random.random() < 0.5:
-            for i in range(len(operand)):
-                operand[i] = random.choice((1, operand[i]))
-            del operand[: random.randint(0, len(operand))]
-    random.shuffle(shapes)
-    return Example(operator, tuple(Spec(tuple(s), np.dtype(np.float64)) for s in shapes))
 
 
 def add(input: Tensor, other: Tensor, *, name: str | None = None) -> Tensor:

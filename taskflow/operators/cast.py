@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from taskflow.floats import float_type
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
 
 
 class Converting(Operator):
@@ -23,8 +22,8 @@ class Converting(Operator):
     __slots__ = ()
 
     dtype: np.dtype[Any]
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 1
+    kept = NOTHING
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
@@ -35,9 +34,6 @@ class Converting(Operator):
     def require(self, x: Spec) -> None:
         """Raise ValueError for an input of another type than it converts."""
 
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
-
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.inputs[0]
 
@@ -47,7 +43,6 @@ class Converting(Operator):
 
 
 @register("cast")
-@dataclass(frozen=True, slots=True)
 class Cast(Converting):
     """Floats as the nearest floats of ``dtype``."""
 
@@ -63,7 +58,6 @@ class Cast(Converting):
 
 
 @register("to_float")
-@dataclass(frozen=True, slots=True)
 class ToFloat(Converting):
     """Integers or truth values as the same numbers in floats of ``dtype``. There is no gradient."""
 
@@ -79,7 +73,6 @@ class ToFloat(Converting):
 
 
 @register("to_integer")
-@dataclass(frozen=True, slots=True)
 class ToInteger(Converting):
     """Floats, such as the zeros and ones of a comparison, as integers of ``dtype``: without what is behind the point. There is no
     gradient."""

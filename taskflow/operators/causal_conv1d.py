@@ -4,34 +4,17 @@ torch.nn.functional.conv1d with as many groups as channels)."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, register
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, takes
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
 
 @register("causal_conv1d")
-@dataclass(frozen=True, slots=True)
 class CausalConv1d(Operator):
     """x (N, T, D), weight (D, 1, K), bias (D) -> y (N, T, D): y_t = the sum of weight_k x_{t-K+1+k} over k, plus the bias, and silu
     of it if ``silu``. Zeros stand before the first step.
@@ -43,7 +26,7 @@ class CausalConv1d(Operator):
     kernel: int
     bias: bool = True
     silu: bool = False
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    kept = Keeps(outputs=False)
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("causal_conv1d", inputs, 1)

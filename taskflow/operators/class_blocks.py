@@ -4,29 +4,14 @@ classes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
 
 import numpy as np
 
 from taskflow.floats import sums_in
 from taskflow.operators.loss import NO_LABEL, require_classes, scores
-from taskflow.operators.operator import (
-    NOTHING,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Soap, Spec, positive, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -34,7 +19,6 @@ DOUBLE = np.dtype(np.float64)
 
 
 @register("class_blocks")
-@dataclass(frozen=True, slots=True)
 class ClassBlocks(Operator):
     """x (N, ..., C), target (N, ...) integers -> y (N, ..., B, 2) float64.
 
@@ -48,8 +32,8 @@ class ClassBlocks(Operator):
     make the loss of high scores inexact.
     """
 
-    dense_dim: ClassVar[str | None] = "c"
-    kept: ClassVar[Keeps] = NOTHING
+    dense_dim = "c"
+    kept = NOTHING
 
     blocks: int
     ignore_index: int | None = -100
@@ -103,9 +87,6 @@ class ClassBlocks(Operator):
                 dy.reshape(rows, 2 * dy.shape[-2]), out=dx.array.reshape(rows, columns), accumulate=dx.accumulate,
                 smoothing=self.label_smoothing,
             )
-
-    def computes_in(self, inputs: Sequence[Spec]) -> np.dtype[Any]:
-        return inputs[0].dtype  # only what it says of whole blocks is in double precision
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 5 * self.reads(inputs, piece).inputs[0].volume  # the softmax of every block

@@ -4,40 +4,25 @@ GSEC,GECM->GSM with the combine weights, without building that array."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.expert_slots import check_slots, rows_of
-from taskflow.operators.operator import (
-    INPUTS,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    register,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Soap, Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("combine")
-@dataclass(frozen=True, slots=True)
 class CombineExperts(Operator):
     """x (G, E, C, M), weights (G, S, k), slots (G, S, k) integers, expert * C + place -> y (G, S, M): for each token the
     weighted sum over its slots; other slots, such as -1, add nothing. G, S and M can be cut; E is contracted: a piece of E adds
     its experts' part. A piece reads all places of its groups' experts."""
 
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    kept = INPUTS
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("combine", inputs, 3)

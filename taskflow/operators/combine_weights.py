@@ -4,33 +4,18 @@ arrays."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.expert_slots import check_slots
-from taskflow.operators.operator import (
-    INPUTS,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    register,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Soap, Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("combine_weights")
-@dataclass(frozen=True, slots=True)
 class CombineWeights(Operator):
     """weights (G, S, k), slots (G, S, k) integers, expert * capacity + place -> combine weights (G, S, E, C) and the
     dispatch mask of that shape. Combine weights are a token's weight at its slots and 0 elsewhere. The mask is 1 at its
@@ -38,7 +23,7 @@ class CombineWeights(Operator):
 
     experts: int
     capacity: int
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("combine_weights", inputs, 2)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from taskflow.operators.binary import seen_by
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -20,7 +20,6 @@ RELATIONS: dict[str, Any] = {
 
 
 @register("compare")
-@dataclass(frozen=True, slots=True)
 class Compare(Operator):
     """Integers a, and a number or integers b that broadcast with them -> y floats of ``dtype``: 1 where the relation between a
     and b holds, 0 elsewhere. Every dimension can be cut. There is no gradient."""
@@ -28,8 +27,8 @@ class Compare(Operator):
     relation: str
     number: int | None
     dtype: np.dtype[Any]
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 1
+    kept = NOTHING
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         if self.relation not in RELATIONS:

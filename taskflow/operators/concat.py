@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, axis, register
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Spec, axis
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("concat")
-@dataclass(frozen=True, slots=True)
 class Concat(Operator):
     """x_0, x_1, ... equal in all dimensions but ``dim`` -> y. Every dimension can be cut, including ``dim``: a piece reads the
     part of each input that falls into its range, which may be nothing."""
 
-    calculates: ClassVar[bool] = False
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0
+    calculates = False
+    kept = NOTHING
+    flops_per_element = 0
 
     dim: int
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from random import Random
 from typing import Any
 
@@ -16,7 +16,6 @@ from taskflow.regions import Rect
 
 
 @register("constant")
-@dataclass(frozen=True, slots=True)
 class ConstantArray(Source):
     """-> (N, ...): each piece takes its Rect of ``values``. Two are equal if their ``digest`` is, which covers shape, type and
     values."""

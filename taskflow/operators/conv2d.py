@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.convolution import Convolution
-from taskflow.operators.operator import Array, Call, Example, Reads, Spec, Target, iteration_space, register
+from taskflow.operators.operator import Array, Call, Example, Reads, Target, iteration_space, register
+from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.operators.window import Pair, Seen, SlidingWindow, pads, pair
 from taskflow.regions import Rect
@@ -20,7 +19,6 @@ Group = tuple[slice, slice, int]  # output channels, input channels (both of the
 
 
 @register("conv2d")
-@dataclass(frozen=True, slots=True)
 class Conv2d(Convolution):
     """x (N, C, H, W), weight (K, C / groups, kh, kw), bias (K) -> y (N, K, Ho, Wo).
 
@@ -29,7 +27,7 @@ class Conv2d(Convolution):
     there is one group. With several, a piece reads the input channels of the groups that it touches.
     """
 
-    cuts_groups: ClassVar[bool] = True
+    cuts_groups = True
 
     out_channels: int
     kernel: Pair

@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.convolution import Convolution
-from taskflow.operators.operator import Array, Call, Example, Reads, Spec, iteration_space, register
+from taskflow.operators.operator import Array, Call, Example, Reads, iteration_space, register
+from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.operators.window import Pair, pair
 from taskflow.regions import Rect
 
 
 @register("conv_transpose2d")
-@dataclass(frozen=True, slots=True)
 class ConvTranspose2d(Convolution):
     """x (N, C, H, W), weight (C, K / groups, kh, kw), bias (K) -> y (N, K, Ho, Wo), where Ho = (H - 1) stride - 2 padding +
     dilation (kh - 1) + output_padding + 1.
@@ -28,8 +27,8 @@ class ConvTranspose2d(Convolution):
     by which they do. K cuts the weights (parameter) and C is contracted; both can be cut if there is one group.
     """
 
-    cuts_groups: ClassVar[bool] = False
-    uniform: ClassVar[bool] = False
+    cuts_groups = False
+    uniform = False
 
     out_channels: int
     kernel: Pair

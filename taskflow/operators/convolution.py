@@ -6,21 +6,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, final
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    Work,
-    positive,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Keeps, Operator, Reads, Work
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, takes
 from taskflow.operators.window import Pair
 from taskflow.regions import Rect
 
@@ -32,12 +19,12 @@ class Convolution(Operator):
 
     __slots__ = ()
 
-    work: ClassVar[Work] = Work.CONVOLUTION
-    splits_backward: ClassVar[bool] = True
-    inputs_for_weights: ClassVar[bool] = True
+    work = Work.CONVOLUTION
+    splits_backward = True
+    inputs_for_weights = True
     cuts_groups: ClassVar[bool]
     """Whether output channels can be cut if there are several groups."""
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    kept = Keeps(outputs=False)
 
     out_channels: int
     kernel: Pair

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -12,13 +11,13 @@ from taskflow.floats import sums_in
 from taskflow.operators.class_blocks import class_blocks
 from taskflow.operators.cross_entropy_of_blocks import cross_entropy_of_blocks
 from taskflow.operators.loss import LabelLoss, require_classes, scores
-from taskflow.operators.operator import Call, Example, Reads, Spec, register
+from taskflow.operators.operator import Call, Example, Reads, register
+from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("cross_entropy")
-@dataclass(frozen=True, slots=True)
 class CrossEntropy(LabelLoss):
     """x (N, ..., C), target (N, ...) integers -> a scalar: the sum over targets of -log softmax(x)[target], or their mean.
 

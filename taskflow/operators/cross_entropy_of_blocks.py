@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 
 from taskflow.operators.loss import LabelLoss
-from taskflow.operators.operator import Call, Example, Reads, Spec, register
+from taskflow.operators.operator import Call, Example, Reads, register
+from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("cross_entropy_of_blocks")
-@dataclass(frozen=True, slots=True)
 class CrossEntropyOfBlocks(LabelLoss):
     """y (N, ..., B, 2) pairs, target (N, ...) integers -> a scalar of type ``dtype``: the sum over targets of
     log(sum of exp(first of the pairs)) - sum of the second, or their mean. Otherwise as `cross_entropy`: pieces give partial

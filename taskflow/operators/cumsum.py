@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    NOTHING,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Spec,
-    axis,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, register
+from taskflow.operators.spec import Dim, Spec, axis, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary
 
 
 @register("cumsum")
-@dataclass(frozen=True, slots=True)
 class Cumsum(Unary):
     """y[..., i, ...] = the sum of x[..., 0 to i, ...] along ``dim``, of floats or integers. Every other dimension can be cut."""
 
     dim: int
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("cumsum", inputs, 1)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Keeps, register
+from taskflow.operators.operator import NOTHING, Call, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary
 
 
 @register("detach")
-@dataclass(frozen=True, slots=True)
 class Detach(Unary):
     """y = x, as if nothing trained lay before it: there are no backward tasks for its sake."""
 
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0  # it moves memory
-    calculates: ClassVar[bool] = False
-    stops_gradient: ClassVar[bool] = True
+    kept = NOTHING
+    flops_per_element = 0  # it moves memory
+    calculates = False
+    stops_gradient = True
 
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.inputs[0]

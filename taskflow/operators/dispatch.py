@@ -4,20 +4,18 @@ GSEC,GSM->GECM with the dispatch mask, without building that mask."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.expert_slots import check_slots, rows_of
-from taskflow.operators.operator import NOTHING, Call, Dim, Example, Keeps, Operator, Reads, Soap, Spec, register, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Soap, Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("dispatch")
-@dataclass(frozen=True, slots=True)
 class Dispatch(Operator):
     """x (G, S, M), slots (G, S, k) integers, expert * capacity + place -> y (G, E, C, M): each token in its places, zeros where
     there is none; other slots, such as -1, are left out. G, E and M can be cut. The data decide which tokens an expert gets, so
@@ -26,8 +24,8 @@ class Dispatch(Operator):
 
     experts: int
     capacity: int
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    kept = NOTHING
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("dispatch", inputs, 2)

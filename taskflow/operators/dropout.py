@@ -7,20 +7,18 @@ JMLR 15 (2014).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 from zlib import crc32
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, StepState, register, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, StepState, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("dropout")
-@dataclass(frozen=True, slots=True)
 class Dropout(Operator):
     """x -> y of the same shape: in training 0 with probability p, else x / (1 - p); in evaluation x.
 
@@ -29,8 +27,8 @@ class Dropout(Operator):
     """
 
     p: float = 0.5
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 1
+    kept = NOTHING
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("dropout", inputs, 1)
@@ -39,9 +37,6 @@ class Dropout(Operator):
         if not inputs[0].differentiable:
             raise ValueError(f"dropout: input must be a float tensor, got {inputs[0]}")
         return (inputs[0],)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         return (Spec(piece.shape, np.dtype(np.bool_)),)

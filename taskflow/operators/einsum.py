@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
 from string import ascii_letters
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.kernels import KernelSet
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    Work,
-    register,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, Work, register
+from taskflow.operators.spec import Dim, Soap, Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("einsum")
-@dataclass(frozen=True, slots=True)
 class Einsum(Operator):
     """One operand, summed and transposed ("abc->ca"), or the product of two ("nik,nkj->nij"). Every letter that is not in the
     output is summed over. No operand repeats a letter, and with two operands each letter is in the output or in both.
@@ -39,7 +24,7 @@ class Einsum(Operator):
     The letters are the iteration space: those of the output cut it, the others are contracted.
     """
 
-    work: ClassVar[Work] = Work.CONTRACTION
+    work = Work.CONTRACTION
 
     equation: str
 

@@ -3,13 +3,11 @@ every rule but the arithmetic."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, register
+from taskflow.operators.operator import INPUTS, Array, Call, Example, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary, example
 
@@ -36,7 +34,6 @@ class Elementary(Unary):
 
 
 @register("exp")
-@dataclass(frozen=True, slots=True)
 class Exp(Elementary):
     """y = e to the x."""
 
@@ -48,12 +45,11 @@ class Exp(Elementary):
 
 
 @register("log")
-@dataclass(frozen=True, slots=True)
 class Log(Elementary):
     """y = the natural logarithm of x."""
 
-    kept: ClassVar[Keeps] = INPUTS
-    positive: ClassVar[bool] = True
+    kept = INPUTS
+    positive = True
 
     def value(self, x: Array) -> Array:
         return np.log(x)
@@ -63,11 +59,10 @@ class Log(Elementary):
 
 
 @register("sqrt")
-@dataclass(frozen=True, slots=True)
 class Sqrt(Elementary):
     """y = the square root of x; the derivative at 0 is infinite."""
 
-    positive: ClassVar[bool] = True
+    positive = True
 
     def value(self, x: Array) -> Array:
         return np.sqrt(x)
@@ -77,11 +72,10 @@ class Sqrt(Elementary):
 
 
 @register("rsqrt")
-@dataclass(frozen=True, slots=True)
 class Rsqrt(Elementary):
     """y = 1 / the square root of x."""
 
-    positive: ClassVar[bool] = True
+    positive = True
 
     def value(self, x: Array) -> Array:
         return 1 / np.sqrt(x)
@@ -91,11 +85,10 @@ class Rsqrt(Elementary):
 
 
 @register("sin")
-@dataclass(frozen=True, slots=True)
 class Sin(Elementary):
     """y = the sine of x."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         return np.sin(x)
@@ -105,11 +98,10 @@ class Sin(Elementary):
 
 
 @register("cos")
-@dataclass(frozen=True, slots=True)
 class Cos(Elementary):
     """y = the cosine of x."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         return np.cos(x)
@@ -119,11 +111,10 @@ class Cos(Elementary):
 
 
 @register("abs")
-@dataclass(frozen=True, slots=True)
 class Abs(Elementary):
     """y = absolute value of x; the derivative at 0 is 0."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         return np.abs(x)
@@ -133,12 +124,11 @@ class Abs(Elementary):
 
 
 @register("pow")
-@dataclass(frozen=True, slots=True)
 class Power(Elementary):
     """y = x to the power of a number, which is not trained and not 0."""
 
     exponent: float
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         return _power(x, self.exponent)

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    INPUTS,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, sample_and_attributes, takes
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
 
 @register("embedding")
-@dataclass(frozen=True, slots=True)
 class Embedding(Operator):
     """x (N, ...) integers, weight (V, E) -> y (N, ..., E). E cuts the table by columns (parameter). V cuts it by rows and
     counts as contracted: a piece gives zeros for indices outside its rows, so the pieces' outputs add up to the whole."""
@@ -41,8 +24,8 @@ class Embedding(Operator):
     dtype: np.dtype[Any]  # of the table; integers do not say
     std: float = 1.0  # of the table's start
     padding: int | None = None  # a row that is not trained: its gradient is zero
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    kept = INPUTS
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("embedding", inputs, 1)

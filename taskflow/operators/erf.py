@@ -7,14 +7,12 @@ polynomial through its values at Chebyshev's points.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.elementary import Elementary
-from taskflow.operators.operator import INPUTS, Array, Keeps, register
+from taskflow.operators.operator import INPUTS, Array, register
 from taskflow.operators.tensor import Tensor
 
 NEAR, FAR = 1.0, 6.0  # from FAR on it is 1 in double precision
@@ -23,11 +21,10 @@ DEGREE = 30
 
 
 @register("erf")
-@dataclass(frozen=True, slots=True)
 class Erf(Elementary):
     """y = 2 / sqrt(pi) times the integral of exp(-t t) from 0 to x."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         size = np.abs(x)

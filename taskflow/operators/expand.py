@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.binary import seen_by, summed_into
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("expand")
-@dataclass(frozen=True, slots=True)
 class Expand(Operator):
     """x -> y of a shape that x broadcasts to; the gradient is the sum over the repetitions. Every dimension of y can be cut;
     along a repeated one, each piece reads the same part of x."""
 
     shape: tuple[int, ...]
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    kept = NOTHING
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("expand", inputs, 1)

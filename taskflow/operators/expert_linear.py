@@ -3,45 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.kernels import KernelSet
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    Work,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, Work, register
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, takes
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
 
 @register("expert_linear")
-@dataclass(frozen=True, slots=True)
 class ExpertLinear(Operator):
     """x (G, E, C, M), weight (E, H, M) -> y (G, E, C, H): x W_e^T at the places of expert e. E and H cut the weights, M is
     contracted. Expert parallelism is a cut of E: a processor has the weights of its experts, and reads their places from all
     groups."""
 
-    work: ClassVar[Work] = Work.CONTRACTION
-    inputs_for_weights: ClassVar[bool] = True
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
-    flops_per_element: ClassVar[int] = 2
+    work = Work.CONTRACTION
+    inputs_for_weights = True
+    kept = Keeps(outputs=False)
+    flops_per_element = 2
 
     out_features: int
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -14,7 +13,6 @@ from taskflow.operators.tensor import Tensor
 
 
 @register("extreme")
-@dataclass(frozen=True, slots=True)
 class Extreme(Reducing):
     """x -> its largest number, or the least, over the dimensions ``over``, which are read whole. The gradient goes to the element
     that it is; of several equal ones in equal parts to all, or with ``first`` to the first, as where PyTorch returns its

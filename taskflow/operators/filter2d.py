@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
-from typing import ClassVar
 
 from taskflow.operators.conv2d import Conv2d
-from taskflow.operators.operator import (
-    INPUTS,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    Work,
-    register,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Call, Example, Operator, Reads, Work, register
+from taskflow.operators.spec import Dim, Soap, Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import pads, pair
 from taskflow.regions import Rect
 
 
 @register("filter2d")
-@dataclass(frozen=True, slots=True)
 class Filter2d(Operator):
     """x (N, C, H, W), filters (K, C / groups, kh, kw) -> y (N, K, Ho, Wo): what `conv2d` computes, with a tensor in place of its
     weight. Its iteration space, cuts and halos are those of ``convolution``, which has no bias; K cuts the filters."""
 
-    work: ClassVar[Work] = Work.CONVOLUTION
-    kept: ClassVar[Keeps] = INPUTS
+    work = Work.CONVOLUTION
+    kept = INPUTS
 
     convolution: Conv2d
 

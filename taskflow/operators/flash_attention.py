@@ -4,20 +4,20 @@ torch.nn.functional.scaled_dot_product_attention). See `attention_tiles` for the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 from taskflow.floats import sums_in
 from taskflow.operators.attention_blocks import attention_blocks
+from taskflow.operators.attention_scope import Span
 from taskflow.operators.merge_attention import merge_attention
-from taskflow.operators.operator import Call, Dim, Example, Reads, Spec, register, sample_and_attributes
+from taskflow.operators.operator import Call, Example, register
+from taskflow.operators.spec import Dim, Spec, sample_and_attributes
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.tiled_attention import TiledAttention, random_inputs
 from taskflow.regions import Rect
 
 
 @register("flash_attention")
-@dataclass(frozen=True, slots=True)
 class FlashAttention(TiledAttention):
     """Inputs of `TiledAttention` -> y (N, Lq, H, E) = softmax(scale q k^T) v over the keys that a query sees, 0 where it sees
     none. Samples, queries and heads can be cut; keys only with `attention_blocks`. Forward saves the logarithm of each row's
@@ -30,8 +30,8 @@ class FlashAttention(TiledAttention):
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         return sample_and_attributes(inputs[0].shape[:3])
 
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return self.rects(inputs, piece, *self.scope(inputs).within((piece.lo[1], piece.hi[1]), (0, inputs[1].shape[1])))
+    def keys_of(self, inputs: Sequence[Spec], piece: Rect) -> Span:
+        return 0, inputs[1].shape[1]
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect((*piece.lo, 0), (*piece.hi, inputs[2].shape[3])),)
@@ -58,16 +58,6 @@ class FlashAttention(TiledAttention):
             tiles.backward(
                 q, k, v, tiles.rows, tiles.keys, out[:, at], sums[:, at], call.grad[:, at], None, call.grad_inputs[:3]
             )
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return self._pairs(inputs, piece) * self.pair_flops(inputs, False)
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return self._pairs(inputs, piece) * self.pair_flops(inputs, True)
-
-    def _pairs(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        seen = self.scope(inputs).pairs((piece.lo[1], piece.hi[1]), (0, inputs[1].shape[1]))
-        return piece.shape[0] * piece.shape[2] * seen
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -6,27 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    Target,
-    WeightSpec,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.binary import seen_by
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, Target, register
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, takes
 from taskflow.operators.tensor import Builder, Parameter, Tensor
 from taskflow.regions import Rect
 
@@ -42,8 +28,8 @@ class FreeWeight(Operator):
     shape: tuple[int, ...]
     init: Init
 
-    keeps_both: ClassVar[bool] = False
-    flops_per_element: ClassVar[int] = 1
+    keeps_both = False
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
@@ -70,23 +56,19 @@ class FreeWeight(Operator):
         kinds = [Soap.PARAMETER if size > 1 else Soap.ATTRIBUTE if i else Soap.SAMPLE for i, size in enumerate(own)]
         return tuple(Dim(f"a{i}" if i else "n", size, soap) for i, (size, soap) in enumerate(zip(whole.shape, kinds)))
 
-    def seen(self, piece: Rect) -> Rect:
-        """Return the part of the weight that a piece needs."""
-        skip = piece.ndim - len(self.shape)
-        return Rect(
-            tuple(0 if size == 1 else low for size, low in zip(self.shape, piece.lo[skip:])),
-            tuple(1 if size == 1 else high for size, high in zip(self.shape, piece.hi[skip:])),
-        )
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,), (self.seen(piece),))
+        return Reads((piece,), (seen_by(self.shape, piece),))
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(inputs=self.keeps_both, weights=self.keeps_both, outputs=False)
 
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        whole, shape = _shapes(random)
+        return Example(cls(shape, Init("normal", 1.0)), (Spec(whole, np.dtype(np.float64)),))
+
 
 @register("add_weight")
-@dataclass(frozen=True, slots=True)
 class AddWeight(FreeWeight):
     """y = x + weight."""
 
@@ -99,18 +81,13 @@ class AddWeight(FreeWeight):
         if (dweight := call.grad_weights[0]) is not None:
             _put_sum(dweight, call.grad)
 
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return _example(cls, random)
-
 
 @register("mul_weight")
-@dataclass(frozen=True, slots=True)
 class MulWeight(FreeWeight):
     """y = x weight."""
 
-    keeps_both: ClassVar[bool] = True
-    inputs_for_weights: ClassVar[bool] = True
+    keeps_both = True
+    inputs_for_weights = True
 
     def forward(self, call: Call) -> None:
         np.multiply(call.inputs[0], call.weights[0], out=call.outputs[0])
@@ -121,19 +98,14 @@ class MulWeight(FreeWeight):
         if (dweight := call.grad_weights[0]) is not None:
             _put_sum(dweight, call.grad * call.inputs[0])
 
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return _example(cls, random)
-
 
 @register("expand_weight")
-@dataclass(frozen=True, slots=True)
 class ExpandWeight(FreeWeight):
     """-> y (N, ...), the weight expanded to the shape ``whole``."""
 
     whole: tuple[int, ...]
     dtype: np.dtype[Any]
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("expand_weight", inputs, 0)
@@ -144,7 +116,7 @@ class ExpandWeight(FreeWeight):
         return (Spec(self.whole, self.dtype),)
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((), (self.seen(piece),))
+        return Reads((), (seen_by(self.shape, piece),))
 
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.weights[0]
@@ -175,11 +147,6 @@ def _shapes(random: Random) -> tuple[tuple[int, ...], tuple[int, ...]]:
     whole = tuple(random.randint(1, 5) for _ in range(random.randint(1, 4)))
     shape = tuple(random.choice((1, size)) for size in whole)
     return whole, shape[random.randint(0, len(shape)) :]
-
-
-def _example(kind: type[FreeWeight], random: Random) -> Example:
-    whole, shape = _shapes(random)
-    return Example(kind(shape, Init("normal", 1.0)), (Spec(whole, np.dtype(np.float64)),))
 
 
 def add_weight(

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
-from taskflow.operators.operator import Keeps, Operator, Spec, Work
+from taskflow.operators.operator import Keeps, Operator, Work
+from taskflow.operators.spec import Spec
 from taskflow.regions import Rect
 
 
@@ -18,7 +19,7 @@ class Frozen(Operator):
     """Mixed into an operator's class: what differs if nothing of the operator is trained."""
 
     __slots__ = ()
-    frozen: ClassVar[bool] = True
+    frozen = True
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         kept = super().keeps(inputs)

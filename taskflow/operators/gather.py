@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("gather")
-@dataclass(frozen=True, slots=True)
 class Gather(Operator):
     """x (N, B, ...), index (N, K) integers below B -> y (N, K, ...): y[n, k] = x[n, index[n, k]]. Either may be one for all
     samples, (1, B, ...) or (1, K). Every dimension of y can be cut. Only the data tell which of the B entries a piece needs, so it
     reads them all."""
 
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    kept = INPUTS
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("gather", inputs, 2)

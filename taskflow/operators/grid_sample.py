@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -18,7 +19,6 @@ MODES, PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "refle
 
 
 @register("grid_sample")
-@dataclass(frozen=True, slots=True)
 class GridSample(Operator):
     """x (N, C, H, W), grid (N, Ho, Wo, 2) -> y (N, C, Ho, Wo): y[n, :, i, j] is x[n] at the column grid[n, i, j, 0] and the row
     grid[n, i, j, 1]. -1 and 1 are the centres of the outermost pixels (``corners``), or their outer edges. Every dimension of y can
@@ -27,7 +27,7 @@ class GridSample(Operator):
     mode: str = "bilinear"
     padding: str = "zeros"
     corners: bool = False
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("grid_sample", inputs, 2)

@@ -6,36 +6,19 @@ Wu and He, "Group normalization", arXiv 1803.08494.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.floats import sums_in
 from taskflow.kernels import KernelSet
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, register
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, takes
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
 
 @register("group_norm")
-@dataclass(frozen=True, slots=True)
 class GroupNorm(Operator):
     """x (N, C, ...), weight and bias (C) -> y = (x - mean) / sqrt(variance + eps) weight + bias, with the mean and variance of
     a sample's group of C / groups channels over all positions. Samples and groups can be cut (groups cut the weights:
@@ -43,8 +26,8 @@ class GroupNorm(Operator):
 
     groups: int
     eps: float
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
-    flops_per_element: ClassVar[int] = 7
+    kept = Keeps(outputs=False)
+    flops_per_element = 7
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("group_norm", inputs, 1)

@@ -7,20 +7,19 @@ reset gate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import Array, Call, Example, Spec, positive, register
+from taskflow.operators.operator import Array, Call, Example, register
 from taskflow.operators.recurrent import Recurrent, first_states, rows_of, stacked, steps_first
+from taskflow.operators.spec import Spec, positive
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
 
 @register("gru")
-@dataclass(frozen=True, slots=True)
 class GRU(Recurrent):
     """x (N, T, I), h0 (N, H) -> y (N, T, H), h_n (N, H): one layer over T steps.
 
@@ -29,8 +28,8 @@ class GRU(Recurrent):
         h = (1 - z) n + z h
     """
 
-    gates: ClassVar[int] = 3
-    states: ClassVar[int] = 1
+    gates = 3
+    states = 1
 
     hidden_size: int
     reverse: bool = False

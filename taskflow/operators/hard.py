@@ -8,21 +8,19 @@ Hard swish: Howard et al., "Searching for MobileNetV3", arXiv 1905.02244, sectio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.floats import is_narrow
-from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, Spec, register
+from taskflow.operators.operator import INPUTS, Array, Call, Example, register
+from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary, example
 
 
 @register("hardtanh")
-@dataclass(frozen=True, slots=True)
 class Hardtanh(Unary):
     """y = min(max(x, low), high); the derivative at both bounds is 0."""
 
@@ -48,7 +46,6 @@ class Hardtanh(Unary):
 
 
 @register("clamp")
-@dataclass(frozen=True, slots=True)
 class Clamp(Unary):
     """y = min(max(x, low), high), None: without that bound. The derivative at the bounds is 1, or 0 where ``strict`` (as in
     PyTorch before and since 2.14); of NaN it is 0, unlike `hardtanh`'s."""
@@ -56,7 +53,7 @@ class Clamp(Unary):
     low: float | None
     high: float | None
     strict: bool
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         if self.low is None and self.high is None:
@@ -81,12 +78,11 @@ class Clamp(Unary):
 
 
 @register("leaky_relu")
-@dataclass(frozen=True, slots=True)
 class LeakyReLU(Unary):
     """y = x above 0, elsewhere slope x; the derivative at 0 is the slope."""
 
     slope: float
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def forward(self, call: Call) -> None:
         (x,), (y,) = call.inputs, call.outputs
@@ -103,7 +99,6 @@ class LeakyReLU(Unary):
 
 
 @register("hardsigmoid")
-@dataclass(frozen=True, slots=True)
 class Hardsigmoid(Unary):
     """y = min(max(x / 6 + 1 / 2, 0), 1); the derivative at both bounds is 0."""
 
@@ -117,11 +112,10 @@ class Hardsigmoid(Unary):
 
 
 @register("hardswish")
-@dataclass(frozen=True, slots=True)
 class Hardswish(Unary):
     """y = x min(max(x / 6 + 1 / 2, 0), 1)."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def forward(self, call: Call) -> None:
         (x,), (y,) = call.inputs, call.outputs

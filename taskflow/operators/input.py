@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import numpy as np
 
 from taskflow.floats import is_float, sums_in
-from taskflow.operators.operator import Call, Example, Spec, register
+from taskflow.operators.operator import Call, Example, register
 from taskflow.operators.source import Source
+from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Builder, Tensor
 from taskflow.regions import Rect
 
 
 @register("input")
-@dataclass(frozen=True, slots=True)
 class Input(Source):
     """-> (N, ...): each piece takes its Rect of the step's global array ``feeds[name]``."""
 

@@ -6,76 +6,41 @@ Ba, Kiros and Hinton, "Layer normalization", arXiv 1607.06450.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.floats import sums_in
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    WeightSpec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import Call, Example, register
+from taskflow.operators.row_norm import RowNorm, rows
+from taskflow.operators.spec import Init, Spec, WeightSpec
 from taskflow.operators.tensor import Parameter, Tensor
-from taskflow.regions import Rect
 
 
 @register("layer_norm")
-@dataclass(frozen=True, slots=True)
-class LayerNorm(Operator):
+class LayerNorm(RowNorm):
     """x (N, ..., C), weight and bias (C) -> y = (x - mean) / sqrt(variance + eps) weight + bias over C, which cannot be cut.
     Forward saves mean and 1 / sqrt(variance + eps)."""
 
     eps: float
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
-    flops_per_element: ClassVar[int] = 7
-
-    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("layer_norm", inputs, 1)
-        (x,) = inputs
-        if len(x.shape) < 2 or not x.differentiable:
-            raise ValueError(f"layer_norm: input must be a float tensor (N, ..., features), got {x}")
-        return (x,)
+    statistics = 2
+    flops_per_element = 7
 
     def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
         shape = inputs[0].shape[-1:]
         return (WeightSpec("weight", shape, Init("constant", 1.0)), WeightSpec("bias", shape, Init("constant", 0.0)))
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        shape = inputs[0].shape
-        return sample_and_attributes(shape, fixed=len(shape) - 1)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        features = Rect(piece.lo[-1:], piece.hi[-1:])
-        return Reads((piece,), (features, features))
-
-    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
-        return (Spec((piece.volume // piece.shape[-1], 2), sums_in(inputs[0].dtype)),)
-
     def forward(self, call: Call) -> None:
         weight, bias = call.weights
         call.kernels.layer_norm(
-            _rows(call.inputs[0]), weight, bias, self.eps, out=_rows(call.outputs[0]), statistics=call.saved[0]
+            rows(call.inputs[0]), weight, bias, self.eps, out=rows(call.outputs[0]), statistics=call.saved[0]
         )
 
     def backward(self, call: Call) -> None:
-        x, dy, (statistics,) = _rows(call.inputs[0]), _rows(call.grad), call.saved
+        x, dy, (statistics,) = rows(call.inputs[0]), rows(call.grad), call.saved
         (dx,), (dweight, dbias) = call.grad_inputs, call.grad_weights
         sums = None if dweight is None and dbias is None else call.kernels.xp.empty((2, x.shape[1]), x.dtype)
         call.kernels.layer_norm_backward(
-            x, call.weights[0], statistics, dy, out=None if dx is None else _rows(dx.array), sums=sums,
+            x, call.weights[0], statistics, dy, out=None if dx is None else rows(dx.array), sums=sums,
             accumulate=dx is not None and dx.accumulate,
         )
         for target, number in ((dweight, 0), (dbias, 1)):
@@ -88,11 +53,6 @@ class LayerNorm(Operator):
         # Over one or two elements the normalised values hardly depend on the input; a small eps curves them sharply.
         shape = (*leading, random.randint(3, 6))
         return Example(cls(random.uniform(0.1, 0.5)), (Spec(shape, np.dtype(np.float64)),))
-
-
-def _rows(x: Array) -> Array:
-    """(N, ..., C) as (rows, C), the same memory."""
-    return x.reshape(-1, x.shape[-1])
 
 
 def layer_norm(

@@ -3,44 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    Work,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import Call, Example, Keeps, Operator, Reads, Work, register
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, takes
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
 
 @register("linear")
-@dataclass(frozen=True, slots=True)
 class Linear(Operator):
     """x (N, ..., K), weight (C, K), bias (C) -> y (N, ..., C). C cuts the weights (parameter), K is contracted."""
 
-    work: ClassVar[Work] = Work.CONTRACTION
-    inputs_for_weights: ClassVar[bool] = True
-    splits_backward: ClassVar[bool] = True
-    dense_dim: ClassVar[str | None] = "c"
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
-    flops_per_element: ClassVar[int] = 2
+    work = Work.CONTRACTION
+    inputs_for_weights = True
+    splits_backward = True
+    dense_dim = "c"
+    kept = Keeps(outputs=False)
+    flops_per_element = 2
 
     out_features: int
     bias: bool = True

@@ -8,26 +8,13 @@ Kimi Team, "Kimi Linear", arXiv 2510.26692 (a decay for each feature of the keys
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    Work,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, Work, register
+from taskflow.operators.spec import Dim, Spec, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -35,7 +22,6 @@ CHUNK = 64  # steps that kernels of GPUs take together, by products
 
 
 @register("linear_attention")
-@dataclass(frozen=True, slots=True)
 class LinearAttention(Operator):
     """q, k (N, T, G, K), v (N, T, H, V), decay g (N, T, H) or (N, T, H, K), and with a correction beta (N, T, H) -> y (N, T, H, V).
     H is a multiple of G: heads [i H / G, (i + 1) H / G) share queries and keys i. With states S (K, V) that begin as zeros,
@@ -46,8 +32,8 @@ class LinearAttention(Operator):
     is kept for backward but the inputs: states, which are computed again, leave the chip neither way.
     """
 
-    work: ClassVar[Work] = Work.CONTRACTION
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    work = Work.CONTRACTION
+    kept = Keeps(outputs=False)
 
     scale: float = 1.0
     eps: float | None = None

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import Call, Example, Spec, register
+from taskflow.operators.operator import Call, Example, register
 from taskflow.operators.reduce import Reducing, dims_over, drawn
+from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("logsumexp")
-@dataclass(frozen=True, slots=True)
 class LogSumExp(Reducing):
     """x -> log(sum of exp(x)) over the dimensions ``over``, which are read whole. Of minus infinities it is minus infinity."""
 
-    flops_per_element: ClassVar[int] = 4  # maximum, difference, exponential, sum
+    flops_per_element = 4  # maximum, difference, exponential, sum
 
     def forward(self, call: Call) -> None:
         (x,), (y,), over = call.inputs, call.outputs, tuple(self.dims_of(call.specs[0]))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
-from taskflow.operators.operator import NOTHING, Call, Dim, Keeps, Operator, Spec, sample_and_attributes, takes
+from taskflow.operators.operator import NOTHING, Call, Operator
+from taskflow.operators.spec import Dim, Spec, sample_and_attributes, takes
 from taskflow.regions import Rect
 
 TARGET = 1  # the input that says how it should be
@@ -19,7 +20,7 @@ class Loss(Operator):
     __slots__ = ()
 
     reduction: str
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         return sample_and_attributes(inputs[TARGET].shape)

@@ -7,20 +7,19 @@ and Cummins, "Learning to forget", Neural Computation 12 (2000).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import Array, Call, Example, Spec, positive, register, takes
+from taskflow.operators.operator import Array, Call, Example, register
 from taskflow.operators.recurrent import Recurrent, first_states, rows_of, stacked, steps_first
+from taskflow.operators.spec import Spec, positive, takes
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
 
 @register("lstm")
-@dataclass(frozen=True, slots=True)
 class LSTM(Recurrent):
     """x (N, T, I), h0 (N, H), c0 (N, H) -> y (N, T, H), h_n (N, H), c_n (N, H): one layer over T steps.
 
@@ -32,8 +31,8 @@ class LSTM(Recurrent):
     the previous step, so that a sentence's last state does not depend on the padding of its row.
     """
 
-    gates: ClassVar[int] = 4
-    states: ClassVar[int] = 2
+    gates = 4
+    states = 2
 
     hidden_size: int
     padding: int | None = None

@@ -4,13 +4,12 @@ key_padding_mask of its attention)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Array, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import NOTHING, Array, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -19,15 +18,14 @@ LOWEST = -1e9
 
 
 @register("mask_padding")
-@dataclass(frozen=True, slots=True)
 class MaskPadding(Operator):
     """x (N, ..., S), tokens (N, S) integers -> x, but ``value`` where the token is ``padding``. Every dimension can be
     cut."""
 
     padding: int
     value: float = LOWEST
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    kept = NOTHING
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("mask_padding", inputs, 2)

@@ -4,19 +4,17 @@ torch.Tensor.masked_scatter by ``tokens == token``, each sample from its own row
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Dim, Example, Keeps, Operator, Reads, Soap, Spec, register, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Soap, Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("masked_scatter")
-@dataclass(frozen=True, slots=True)
 class MaskedScatter(Operator):
     """x (N, T, D), tokens (N, T) integers, rows (N, M, D) -> y (N, T, D): where tokens[n, t] is ``token``, for the k-th time in its
     sample, y[n, t] = rows[n, k]; elsewhere y = x. A sample has the token at most M times. ``adds``: y = x + rows there.
@@ -26,8 +24,8 @@ class MaskedScatter(Operator):
 
     token: int
     adds: bool = False
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    kept = NOTHING
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("masked_scatter", inputs, 3)

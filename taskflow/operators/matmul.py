@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    INPUTS,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    Work,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, Work, register
+from taskflow.operators.spec import Dim, Soap, Spec, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("matmul")
-@dataclass(frozen=True, slots=True)
 class MatMul(Operator):
     """a (N, ..., M, K), b (N, ..., K, P) -> y (N, ..., M, P), or (M, K), (K, P) -> (M, P). K is contracted. With
     ``transpose_other``, b is (N, ..., P, K); it is not copied."""
 
-    work: ClassVar[Work] = Work.CONTRACTION
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 2
+    work = Work.CONTRACTION
+    kept = INPUTS
+    flops_per_element = 2
 
     transpose_other: bool = False
 

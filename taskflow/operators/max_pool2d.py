@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Dim, Example, Keeps, Operator, Reads, Spec, register
+from taskflow.operators.operator import Call, Example, register
+from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Tensor
-from taskflow.operators.window import Pair, SlidingWindow, pair, pool_dims, pool_example, pool_output, pool_sees
+from taskflow.operators.window import Pair, Pool, SlidingWindow, pair, pool_example
 from taskflow.regions import Rect
 
 
 @register("max_pool2d")
-@dataclass(frozen=True, slots=True)
-class MaxPool2d(Operator):
+class MaxPool2d(Pool):
     """x (N, C, H, W) -> y (N, C, Ho, Wo). Cuts of h and w read halos. Forward saves which element of each window was the
     largest (the first of equals), in one byte if the window has at most 256."""
 
@@ -26,28 +24,18 @@ class MaxPool2d(Operator):
     padding: Pair
     dilation: Pair = (1, 1)
     ceil_mode: bool = False
-    kept: ClassVar[Keeps] = NOTHING
-
-    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        return (pool_output("max_pool2d", inputs, self._windows),)
-
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return pool_dims(self.output(inputs)[0].shape)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((pool_sees(self._windows, inputs[0], piece)[0],))
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         return (Spec(piece.shape, np.min_scalar_type(self.kernel[0] * self.kernel[1] - 1)),)
 
     def forward(self, call: Call) -> None:
-        _, padding = pool_sees(self._windows, call.specs[0], call.piece)
+        _, padding = self.sees(call.specs[0], call.piece)
         (x,), (y,), (index,) = call.inputs, call.outputs, call.saved
         call.kernels.max_pool2d(x, self.kernel, self.stride, padding, out=y, index=index, dilation=self.dilation)
 
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
-            _, padding = pool_sees(self._windows, call.specs[0], call.piece)
+            _, padding = self.sees(call.specs[0], call.piece)
             call.kernels.max_pool2d_backward(
                 call.grad, call.saved[0], self.kernel, self.stride, padding, out=dx.array, accumulate=dx.accumulate,
                 dilation=self.dilation,
@@ -60,7 +48,7 @@ class MaxPool2d(Operator):
         return piece.volume
 
     @property
-    def _windows(self) -> tuple[SlidingWindow, ...]:
+    def windows(self) -> tuple[SlidingWindow, ...]:
         each = zip(self.kernel, self.stride, self.padding, self.dilation)
         return tuple(SlidingWindow(k, s, p, p, d, self.ceil_mode) for k, s, p, d in each)
 

@@ -4,43 +4,27 @@ exponentials."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.floats import sums_in
 from taskflow.operators.attention_scope import AttentionScope, Span, blocks_of
 from taskflow.operators.attention_tiles import FLOOR, LOW
-from taskflow.operators.operator import (
-    INPUTS,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Spec, positive, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("merge_attention")
-@dataclass(frozen=True, slots=True)
 class MergeAttention(Operator):
     """x (N, Lq, H, B, E), sums (N, Lq, H, B), and lengths (N) integers if there is padding -> y (N, Lq, H, E). y is the mean of
     x with the weights softmax(sums) over the blocks of which the query sees something; 0 if there are none. Blocks that no
     query of a piece sees are not read. Forward saves the weights."""
 
-    uniform: ClassVar[bool] = False  # how many blocks are seen depends on where the piece lies
-    kept: ClassVar[Keeps] = INPUTS
+    uniform = False  # how many blocks are seen depends on where the piece lies
+    kept = INPUTS
 
     keys: int
     causal: bool = False

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    INPUTS,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Soap, Spec, positive, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -32,7 +17,6 @@ DOUBLE = np.dtype(np.float64)
 
 
 @register("moments")
-@dataclass(frozen=True, slots=True)
 class Moments(Operator):
     """x (N, C, ...) -> y (G, 2, C) float64: the sums of x and of x squared, over each group of ``samples`` samples and all
     positions. Zeros in evaluation, which ignores the batch.
@@ -42,7 +26,7 @@ class Moments(Operator):
     """
 
     samples: int
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("moments", inputs, 1)

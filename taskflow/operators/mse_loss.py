@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.floats import sums_in
 from taskflow.operators.loss import Loss
-from taskflow.operators.operator import INPUTS, Call, Example, Keeps, Reads, Spec, register
+from taskflow.operators.operator import INPUTS, Call, Example, register
+from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("mse_loss")
-@dataclass(frozen=True, slots=True)
 class MSELoss(Loss):
     """x, target of one shape -> a scalar: the sum of (x - target)^2, or their mean. Pieces give partial sums."""
 
     reduction: str = "mean"
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 3
+    kept = INPUTS
+    flops_per_element = 3
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         x, target = self.pair(inputs)
         if x != target or not x.differentiable or not x.shape:
             raise ValueError(f"mse_loss: inputs must be float tensors (N, ...) of one shape and type, got {x} and {target}")
         return (Spec((), sums_in(x.dtype)),)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece, piece))
 
     def forward(self, call: Call) -> None:
         x, target = call.inputs

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    NOTHING,
-    Call,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    axis,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
 from taskflow.operators.reshape import reshape
+from taskflow.operators.spec import Spec, axis, positive, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("narrow")
-@dataclass(frozen=True, slots=True)
 class Narrow(Operator):
     """x -> its elements ``start`` up to ``start`` + ``length`` of ``dim``."""
 
-    calculates: ClassVar[bool] = False
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0
+    calculates = False
+    kept = NOTHING
+    flops_per_element = 0
 
     dim: int
     start: int

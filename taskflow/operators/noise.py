@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from taskflow.floats import float_type, is_float
 from taskflow.operators.dropout import generator_key
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, positive, register, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Spec, positive, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -19,7 +19,6 @@ KINDS = ("normal", "uniform")
 
 
 @register("noise")
-@dataclass(frozen=True, slots=True)
 class Noise(Operator):
     """x (N, ...) -> y (N, *``sizes``) of standard normal numbers, or uniform ones in [0, 1). Of x only the samples count: nothing
     of it is read. Every dimension can be cut.
@@ -32,9 +31,9 @@ class Noise(Operator):
     sizes: tuple[int, ...]
     dtype: np.dtype[Any]
     alike: bool = False
-    kept: ClassVar[Keeps] = NOTHING
-    stops_gradient: ClassVar[bool] = True
-    flops_per_element: ClassVar[int] = 10  # of the generator, by Philox's rounds
+    kept = NOTHING
+    stops_gradient = True
+    flops_per_element = 10  # of the generator, by Philox's rounds
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("noise", inputs, 1)

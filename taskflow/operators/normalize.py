@@ -6,28 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.floats import sums_in
 from taskflow.operators.moments import DOUBLE
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, register
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, takes
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
@@ -43,7 +28,6 @@ class _Group:
 
 
 @register("normalize")
-@dataclass(frozen=True, slots=True)
 class Normalize(Operator):
     """x (N, C, ...), moments (G, 2, C), running mean and variance (C), weight and bias (C) -> y = (x - mean) / sqrt(variance +
     eps) weight + bias.
@@ -54,8 +38,8 @@ class Normalize(Operator):
 
     samples: int
     eps: float
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
-    flops_per_element: ClassVar[int] = 3
+    kept = Keeps(outputs=False)
+    flops_per_element = 3
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("normalize", inputs, 4)

@@ -4,6 +4,8 @@ An operator is cut over its *iteration space*: one dimension for each dimension 
 sample, attribute, parameter) plus the contracted ones (reduction). A piece is a Rect of that space. `writes` and `reads` map a
 piece to the Rects of outputs, inputs and weights that its task touches; everything else (copies, halos, gradient sums, weight
 synchronisation, memory, cost) is derived from these two maps.
+
+Its shapes, dimensions and parameters are of spec.py; they can be imported from here as well.
 """
 
 from __future__ import annotations
@@ -14,77 +16,29 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from random import Random
-from typing import Any, ClassVar, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, final
 
 import numpy as np
 
-from taskflow.floats import is_float
 from taskflow.kernels import KernelSet
+from taskflow.operators.spec import Dim as Dim
+from taskflow.operators.spec import Init as Init
+from taskflow.operators.spec import Soap as Soap
+from taskflow.operators.spec import Spec as Spec
+from taskflow.operators.spec import WeightSpec as WeightSpec
+from taskflow.operators.spec import axis as axis
+from taskflow.operators.spec import positive as positive
+from taskflow.operators.spec import sample_and_attributes as sample_and_attributes
+from taskflow.operators.spec import takes as takes
 from taskflow.regions import Rect
 
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:  # typing has it from Python 3.11 on
+    def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
+        return lambda function: function
+
 Array = Any  # numpy.ndarray or cupy.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """Shape and type of a tensor or of a buffer."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    @property
-    def rect(self) -> Rect:
-        return Rect.of(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.rect.volume * self.dtype.itemsize
-
-    @property
-    def differentiable(self) -> bool:
-        """True if gradients flow through values of this type."""
-        return is_float(self.dtype)
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
-
-
-class Soap(Enum):
-    """Class of a dimension of an operator's iteration space (paper, section 4; REDUCTION: a contracted dimension)."""
-
-    SAMPLE = "sample"
-    ATTRIBUTE = "attribute"
-    PARAMETER = "parameter"
-    REDUCTION = "reduction"
-
-
-@dataclass(frozen=True, slots=True)
-class Dim:
-    """One dimension of an iteration space. If it is not divisible, its degree is always 1."""
-
-    name: str
-    size: int
-    soap: Soap
-    divisible: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Init:
-    """Initial values of a parameter: ``uniform`` in [-scale, scale), ``normal`` with standard deviation scale, or ``constant``
-    scale. Values come from a counter-based generator indexed by position, never from how the parameter is cut."""
-
-    kind: str
-    scale: float
-
-
-@dataclass(frozen=True, slots=True)
-class WeightSpec:
-    """A parameter that an operator needs: its name within the layer (PyTorch's), shape and initial values. The only weight of
-    an operator may have no name (""); it then has the operator's name."""
-
-    name: str
-    shape: tuple[int, ...]
-    init: Init
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +201,9 @@ class Operator(ABC):
         """Return the iteration space: here the first output's dimensions, all of which can be cut."""
         return sample_and_attributes(outputs_of(self, tuple(inputs))[0].shape)
 
-    @abstractmethod
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        """Return what the task of ``piece`` reads: no more than it needs."""
+        """Return what the task of ``piece`` reads, no more than it needs: here the piece itself, of each input."""
+        return Reads((piece,) * len(inputs))
 
     def unread(self, training: bool) -> tuple[int, ...]:
         """Return the inputs that `forward` (and in training `backward`) does not use. They come as arrays without elements,
@@ -329,17 +283,19 @@ REGISTRY: dict[str, type[Operator]] = {}
 O = TypeVar("O", bound=type[Operator])
 
 
+@dataclass_transform(frozen_default=True)
 def register(kind: str) -> Callable[[O], O]:
-    """Class decorator that names the operator's kind and puts it in the registry."""
+    """Class decorator that makes an operator a frozen dataclass, names its kind and puts it in the registry."""
 
-    def add(cls: O) -> O:
+    def add(of: O) -> O:
+        cls: Any = of if "__dataclass_fields__" in vars(of) else dataclass(frozen=True, slots=True)(of)
         if kind in REGISTRY:
             raise ValueError(f"operator kind {kind!r} is registered twice: {REGISTRY[kind].__name__}, {cls.__name__}")
         if cls.flops is Operator.flops and not hasattr(cls, "flops_per_element"):
             raise TypeError(f"operator {kind!r}: {cls.__name__} must have flops_per_element, or a method flops")
         cls.kind = kind
         REGISTRY[kind] = cls
-        return cls
+        return cls  # type: ignore[no-any-return]
 
     return add
 
@@ -359,32 +315,3 @@ def outputs_of(operator: Operator, inputs: tuple[Spec, ...]) -> tuple[Spec, ...]
 def computes_in(operator: Operator, inputs: tuple[Spec, ...]) -> np.dtype[Any]:
     """Return `Operator.computes_in`, cached."""
     return operator.computes_in(inputs)
-
-
-def positive(name: str, **values: int) -> None:
-    """Raise ValueError unless every value is a positive integer."""
-    for key, value in values.items():
-        if not isinstance(value, (int, np.integer)) or value < 1:
-            raise ValueError(f"{name}: {key} must be a positive integer, got {value!r}")
-
-
-def takes(name: str, inputs: Sequence[Spec], count: int) -> None:
-    """Raise ValueError unless an operator was given ``count`` inputs."""
-    if len(inputs) != count:
-        given = ", ".join(map(str, inputs)) or "none"
-        raise ValueError(f"{name}: takes {count} input{'s' * (count != 1)}, got {len(inputs)} ({given})")
-
-
-def axis(name: str, dim: int, rank: int) -> int:
-    """Return ``dim`` counted from 0 (negative ones count from the end, as in PyTorch). Raises ValueError if it does not exist."""
-    if not -rank <= dim < rank:
-        raise ValueError(f"{name}: dim must be between {-rank} and {rank - 1} for {rank} dimensions, got {dim}")
-    return dim % rank
-
-
-def sample_and_attributes(shape: Sequence[int], fixed: int | None = None) -> tuple[Dim, ...]:
-    """Return dimensions that cut no weights: the first is SAMPLE, others ATTRIBUTE; number ``fixed`` is not divisible."""
-    return tuple(
-        Dim(f"a{i}" if i else "n", size, Soap.ATTRIBUTE if i else Soap.SAMPLE, divisible=i != fixed)
-        for i, size in enumerate(shape)
-    )

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("pad")
-@dataclass(frozen=True, slots=True)
 class Pad(Operator):
     """x -> y with (before, after) more elements in every dimension, which hold ``value``. A piece reads its part of x, which
     may be nothing."""
 
     edges: tuple[tuple[int, int], ...]
     value: float
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0
+    kept = NOTHING
+    flops_per_element = 0
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("pad", inputs, 1)

@@ -4,28 +4,26 @@ torch.nn.functional.cross_entropy with ignore_index does)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("per_label")
-@dataclass(frozen=True, slots=True)
 class PerLabel(Operator):
     """x of any shape, labels of any shape, integers -> x divided by the number of labels that are not ``ignore_index`` (by 1 if
     there is none). Every task counts all labels by itself; they are input data, so there is nothing to wait for, and a backward
     task needs no forward task before it."""
 
     ignore_index: int = -100
-    linear: ClassVar[bool] = True
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 1
+    linear = True
+    kept = INPUTS
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("per_label", inputs, 2)

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("positional_encoding")
-@dataclass(frozen=True, slots=True)
 class PositionalEncoding(Operator):
     """x (N, T, H) -> x + waves (T, H): at position t, sin(t r) in column 2 i and cos(t r) in column 2 i + 1, with
     r = 10000^(-2 i / H)."""
 
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 1
+    kept = NOTHING
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("positional_encoding", inputs, 1)
@@ -30,9 +29,6 @@ class PositionalEncoding(Operator):
         if len(x.shape) != 3 or not x.differentiable:
             raise ValueError(f"positional_encoding: input must be a float tensor (N, T, features), got {x}")
         return (x,)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     def forward(self, call: Call) -> None:
         part = call.piece.slices(call.specs[0].rect)[1:]

@@ -9,21 +9,8 @@ import numpy as np
 
 from taskflow.operators.concat import concat
 from taskflow.operators.dropout import dropout as drop
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    Work,
-    positive,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Keeps, Operator, Reads, Work
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, takes
 from taskflow.operators.split import split
 from taskflow.operators.state import state as zeros
 from taskflow.operators.tensor import Builder, Parameter, Tensor
@@ -42,7 +29,7 @@ class Recurrent(Operator):
 
     __slots__ = ()
 
-    work: ClassVar[Work] = Work.RECURRENT
+    work = Work.RECURRENT
     gates: ClassVar[int]
     states: ClassVar[int]
 

@@ -6,24 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    axis,
-    register,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, register
+from taskflow.operators.spec import Dim, Soap, Spec, axis, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -36,8 +23,8 @@ class Reducing(Operator):
     over: tuple[int, ...]
     keepdim: bool
 
-    adds: ClassVar[bool] = False
-    flops_per_element: ClassVar[int] = 1
+    adds = False
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
@@ -55,9 +42,6 @@ class Reducing(Operator):
             else Dim(f"a{i}", size, Soap.REDUCTION, divisible=self.adds) if i in over else Dim(f"a{i}", size, Soap.ATTRIBUTE)
             for i, size in enumerate(inputs[0].shape)
         )
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (self._left(inputs[0], piece),)
@@ -88,13 +72,12 @@ class Reducing(Operator):
 
 
 @register("reduce")
-@dataclass(frozen=True, slots=True)
 class Reduce(Reducing):
     """x -> its sum, or mean, over the dimensions ``over``. These are contracted, and can be cut like all others: pieces give
     partial sums."""
 
     mean: bool
-    adds: ClassVar[bool] = True
+    adds = True
 
     def forward(self, call: Call) -> None:
         (x,), (y,) = call.inputs, call.outputs

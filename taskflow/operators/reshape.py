@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    NOTHING,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    axis,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Soap, Spec, axis, positive, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -34,7 +19,6 @@ Group = tuple[list[int], list[int]]  # dimensions of the input and of the output
 
 
 @register("reshape")
-@dataclass(frozen=True, slots=True)
 class Reshape(Operator):
     """x -> y of ``shape``.
 
@@ -44,9 +28,9 @@ class Reshape(Operator):
     up to gcd(6, 3) = 3 parts: rows 0:2 of the input hold the elements of row 0 of the output. The iteration space is (3, 5).
     """
 
-    calculates: ClassVar[bool] = False
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0
+    calculates = False
+    kept = NOTHING
+    flops_per_element = 0
 
     shape: tuple[int, ...]
 

@@ -6,72 +6,38 @@ Zhang and Sennrich, "Root mean square layer normalization", arXiv 1910.07467.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.floats import sums_in
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    WeightSpec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, register
+from taskflow.operators.row_norm import RowNorm, rows
+from taskflow.operators.spec import Init, Spec, WeightSpec
 from taskflow.operators.tensor import Parameter, Tensor
-from taskflow.regions import Rect
 
 
 @register("rms_norm")
-@dataclass(frozen=True, slots=True)
-class RMSNorm(Operator):
+class RMSNorm(RowNorm):
     """x (N, ..., C), weight (C) -> y = x / sqrt(mean of x^2 over C + eps) (weight + offset). C cannot be cut: each piece needs the
     whole row's mean. Forward saves 1 / sqrt(mean + eps) of every row."""
 
     eps: float
     offset: float = 0.0
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
-    flops_per_element: ClassVar[int] = 4
-
-    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("rms_norm", inputs, 1)
-        (x,) = inputs
-        if len(x.shape) < 2 or not x.differentiable:
-            raise ValueError(f"rms_norm: input must be a float tensor (N, ..., features), got {x}")
-        return (x,)
+    statistics = 1
+    flops_per_element = 4
 
     def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
         return (WeightSpec("weight", inputs[0].shape[-1:], Init("constant", 1.0 - self.offset)),)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        shape = inputs[0].shape
-        return sample_and_attributes(shape, fixed=len(shape) - 1)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,), (Rect(piece.lo[-1:], piece.hi[-1:]),))
-
-    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
-        return (Spec((piece.volume // piece.shape[-1], 1), sums_in(inputs[0].dtype)),)
-
     def forward(self, call: Call) -> None:
-        x, y, (inverse,) = _rows(call.inputs[0]), _rows(call.outputs[0]), call.saved
+        x, y, (inverse,) = rows(call.inputs[0]), rows(call.outputs[0]), call.saved
         np.multiply(x, x, out=y)  # the output's memory holds the squares until the result is there
         inverse[...] = 1 / np.sqrt(y.mean(axis=1).reshape(-1, 1) + self.eps)
         np.multiply(x, inverse, out=y)
         y *= self._scale(call)
 
     def backward(self, call: Call) -> None:
-        x, dy, (inverse,) = _rows(call.inputs[0]), _rows(call.grad), call.saved
+        x, dy, (inverse,) = rows(call.inputs[0]), rows(call.grad), call.saved
         normal = x * inverse
         if (dweight := call.grad_weights[0]) is not None:
             call.kernels.sum_rows(normal * dy, out=dweight.array, accumulate=dweight.accumulate)
@@ -88,11 +54,6 @@ class RMSNorm(Operator):
     def example(cls, random: Random) -> Example:
         shape = (*(random.randint(1, 4) for _ in range(random.randint(1, 3))), random.randint(2, 6))
         return Example(cls(random.uniform(0.1, 0.5), random.choice((0.0, 1.0))), (Spec(shape, np.dtype(np.float64)),))
-
-
-def _rows(x: Array) -> Array:
-    """(N, ..., C) as (rows, C), the same memory."""
-    return x.reshape(-1, x.shape[-1])
 
 
 def rms_norm(

@@ -6,28 +6,15 @@ Su, Lu, Pan, Murtadha, Wen, Liu, "RoFormer", arXiv 2104.09864; scaled frequencie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import pi
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    NOTHING,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Array, Call, Example, Operator, register
+from taskflow.operators.spec import Dim, Spec, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -36,7 +23,6 @@ Scaling = tuple[float, float, float, int]
 
 
 @register("rotary")
-@dataclass(frozen=True, slots=True)
 class Rotary(Operator):
     """x (N, T, ..., D) -> y of the same shape: at position t, elements i and i + D / 2 are rotated by the angle (t + offset)
     theta^(-2 i / D). With ``rates`` the angle is (t + offset) times number i of them. All are multiplied by ``factor``.
@@ -49,8 +35,8 @@ class Rotary(Operator):
     rates: tuple[float, ...] | None = None
     factor: float = 1.0
     neighbours: bool = False
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 3
+    kept = NOTHING
+    flops_per_element = 3
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("rotary", inputs, 1)
@@ -68,9 +54,6 @@ class Rotary(Operator):
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         shape = inputs[0].shape
         return sample_and_attributes(shape, fixed=len(shape) - 1)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     def forward(self, call: Call) -> None:
         cosine, sine = self._waves(call)

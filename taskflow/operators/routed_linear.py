@@ -4,44 +4,26 @@ Narayanan, Young, Zaharia, "MegaBlocks", arXiv 2211.15841)."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    Work,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, Work, register
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, takes
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
 
 @register("routed_linear")
-@dataclass(frozen=True, slots=True)
 class RoutedLinear(Operator):
     """x (G, S, k, M), or (G, S, M) for all k choices, chosen (G, S, k) integers below E, weight (E, H, M) -> y (G, S, k, H) = x
     W_chosen^T. A choice that is no expert, such as -1, gives zeros. G, S, k and H can be cut, and so can the contracted
     dimensions M and E (like an embedding's rows). A piece of E gives zeros for tokens of other experts. So tokens stay where
     they are, and the pieces' outputs add up to the whole."""
 
-    work: ClassVar[Work] = Work.CONTRACTION
-    uniform: ClassVar[bool] = False  # see `flops`
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    work = Work.CONTRACTION
+    uniform = False  # see `flops`
+    kept = Keeps(outputs=False)
 
     experts: int
     out_features: int

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.moments import DOUBLE
-from taskflow.operators.operator import (
-    INPUTS,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Soap, Spec, positive, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("running_statistics")
-@dataclass(frozen=True, slots=True)
 class RunningStatistics(Operator):
     """moments (G, 2, C), mean (C), variance (C) -> the mean and variance moved by ``momentum`` towards those of the batch,
     which are averages over the groups, each of ``count`` elements, with unbiased variances. Unchanged in evaluation."""
 
     count: int
     momentum: float
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("running_statistics", inputs, 3)

@@ -4,41 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    INPUTS,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Spec, positive, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("scatter_add")
-@dataclass(frozen=True, slots=True)
 class ScatterAdd(Operator):
     """x (N, K, ...), index (N, K) integers below ``size`` -> y (N, size, ...): y[n, b] = the sum of x[n, k] with index[n, k] = b.
     The samples and the last dimensions can be cut. Only the data tell which places entries go to, so a piece has all of them."""
 
     size: int
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 1
+    kept = INPUTS
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("scatter_add", inputs, 2)

@@ -6,33 +6,17 @@ Gu and Dao, "Mamba: Linear-time sequence modeling with selective state spaces", 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    register,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, register
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, takes
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
 
 @register("selective_scan")
-@dataclass(frozen=True, slots=True)
 class SelectiveScan(Operator):
     """x, z (N, T, D), b, c (N, T, S), A_log (D, S), D (D) -> y (N, T, D). With steps dt = log(1 + exp(z)), A = -exp(A_log), and
     states h (D, S) that begin as zeros,
@@ -44,7 +28,7 @@ class SelectiveScan(Operator):
     backward but the inputs: states, S times as large as x, are computed again, and leave the chip neither way.
     """
 
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    kept = Keeps(outputs=False)
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("selective_scan", inputs, 4)

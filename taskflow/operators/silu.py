@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from taskflow.operators.operator import INPUTS, Call, Keeps, register
+from taskflow.operators.operator import INPUTS, Call, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary
 
 
 @register("silu")
-@dataclass(frozen=True, slots=True)
 class SiLU(Unary):
     """y = x / (1 + exp(-x))."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def forward(self, call: Call) -> None:
         (x,), (y,) = call.inputs, call.outputs

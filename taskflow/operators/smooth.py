@@ -6,27 +6,24 @@ ELU: Clevert et al., arXiv 1511.07289. Mish: Misra, arXiv 1908.08681.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.elementary import Elementary
-from taskflow.operators.operator import INPUTS, Array, Example, Keeps, register
+from taskflow.operators.operator import INPUTS, Array, Example, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import example
 
 
 @register("elu")
-@dataclass(frozen=True, slots=True)
 class ELU(Elementary):
     """y = scale x above 0, elsewhere scale alpha (exp(rate x) - 1)."""
 
     alpha: float
     scale: float = 1.0
     rate: float = 1.0
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         y = np.empty_like(x)
@@ -45,13 +42,12 @@ class ELU(Elementary):
 
 
 @register("softplus")
-@dataclass(frozen=True, slots=True)
 class Softplus(Elementary):
     """y = log(1 + exp(beta x)) / beta, and x itself where beta x is above the threshold."""
 
     beta: float
     threshold: float
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         scaled = self.beta * x
@@ -71,11 +67,10 @@ class Softplus(Elementary):
 
 
 @register("mish")
-@dataclass(frozen=True, slots=True)
 class Mish(Elementary):
     """y = x tanh(log(1 + exp(x)))."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         return x * np.tanh(_log_one_plus_exp(x))

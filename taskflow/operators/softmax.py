@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    axis,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, register
+from taskflow.operators.spec import Dim, Spec, axis, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("softmax")
-@dataclass(frozen=True, slots=True)
 class Softmax(Operator):
     """x -> exp(x) / sum of exp(x) over ``dim``, of the same shape. Every dimension but ``dim`` can be cut.
 
@@ -38,8 +23,8 @@ class Softmax(Operator):
 
     dim: int
     causal: bool = False
-    kept: ClassVar[Keeps] = Keeps(inputs=False, weights=False)
-    flops_per_element: ClassVar[int] = 5  # maximum, difference, exponential, sum, quotient
+    kept = Keeps(inputs=False, weights=False)
+    flops_per_element = 5  # maximum, difference, exponential, sum, quotient
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         if len(inputs) != 2:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Keeps, Operator, Reads, Spec, positive, takes
-from taskflow.regions import Rect
+from taskflow.operators.operator import NOTHING, Call, Operator
+from taskflow.operators.spec import Spec, positive, takes
 
 
 class Source(Operator):
@@ -16,9 +16,9 @@ class Source(Operator):
 
     __slots__ = ()
 
-    calculates: ClassVar[bool] = False
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0
+    calculates = False
+    kept = NOTHING
+    flops_per_element = 0
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -29,9 +29,6 @@ class Source(Operator):
             raise ValueError(f"{self.kind}: shape must have at least the sample dimension, got ()")
         positive(self.kind, **{f"shape[{i}]": size for i, size in enumerate(self.shape)})
         return (Spec(self.shape, self.dtype),)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads(())
 
     def backward(self, call: Call) -> None:
         pass  # there is nothing before it

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    NOTHING,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    axis,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, register
+from taskflow.operators.spec import Dim, Spec, axis, positive, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("split")
-@dataclass(frozen=True, slots=True)
 class Split(Operator):
     """x -> one output for each of ``sections``, its size along ``dim``. Every dimension but ``dim`` can be cut, so each piece
     writes a part of every output."""
 
-    calculates: ClassVar[bool] = False
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0
+    calculates = False
+    kept = NOTHING
+    flops_per_element = 0
 
     sections: tuple[int, ...]
     dim: int
@@ -54,9 +38,6 @@ class Split(Operator):
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         shape = inputs[0].shape
         return sample_and_attributes(shape, fixed=self.dim % len(shape))
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         dim = self.dim % piece.ndim

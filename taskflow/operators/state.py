@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import Call, Dim, Example, Soap, Spec, register, sample_and_attributes
+from taskflow.operators.operator import Call, Example, register
 from taskflow.operators.source import Source
+from taskflow.operators.spec import Dim, Soap, Spec, sample_and_attributes
 from taskflow.operators.tensor import Builder, Tensor
 
 
 @register("state")
-@dataclass(frozen=True, slots=True)
 class State(Source):
     """-> (N, ...): ``start`` in the first step, later the value that ``graph.carry`` gives it. The runtime holds the value, so
     there is nothing to compute. A ``lasting`` state belongs to the trained network, such as running statistics: it has no

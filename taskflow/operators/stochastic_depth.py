@@ -6,19 +6,18 @@ Huang, Sun, Liu, Sedra, Weinberger, "Deep networks with stochastic depth", arXiv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 
 from taskflow.operators.dropout import Dropout, generator_key
-from taskflow.operators.operator import Array, Call, Example, Spec, register, takes
+from taskflow.operators.operator import Array, Call, Example, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("stochastic_depth")
-@dataclass(frozen=True, slots=True)
 class StochasticDepth(Dropout):
     """x (N, ...) -> y of the same shape: in training a whole sample is 0 with probability p, else x / (1 - p); in evaluation x.
     As for `dropout`, the choice depends on position, name, seed and step. Forward saves one byte for each sample."""

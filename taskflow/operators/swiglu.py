@@ -4,25 +4,22 @@ Transformer", arXiv 2002.05202."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import INPUTS, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import INPUTS, Call, Example, Operator, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
 
 
 @register("swiglu")
-@dataclass(frozen=True, slots=True)
 class SwiGLU(Operator):
     """gate, x of one shape -> y = gate / (1 + exp(-gate)) x. This one operator keeps two arrays for backward; `silu` and `mul`
     would keep three."""
 
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 5  # exponential, sum, quotient, two products
+    kept = INPUTS
+    flops_per_element = 5  # exponential, sum, quotient, two products
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("swiglu", inputs, 2)
@@ -30,9 +27,6 @@ class SwiGLU(Operator):
         if gate != x or not x.differentiable:
             raise ValueError(f"swiglu: inputs must be two float tensors of one shape and type, got {gate} and {x}")
         return (x,)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece, piece))
 
     def forward(self, call: Call) -> None:
         (gate, x), (y,) = call.inputs, call.outputs

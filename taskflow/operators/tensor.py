@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from taskflow.operators.operator import Init, Operator, Spec
+from taskflow.operators.operator import Operator
+from taskflow.operators.spec import Init, Spec
 
 
 class Builder(Protocol):

@@ -3,16 +3,17 @@ arithmetic."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.attention_scope import AttentionScope, Span
 from taskflow.operators.attention_tiles import Drop, Tiles
 from taskflow.operators.dropout import generator_key
-from taskflow.operators.operator import Array, Call, Keeps, Operator, Reads, Spec, Work, positive, takes
+from taskflow.operators.operator import Array, Call, Keeps, Operator, Reads, Work
+from taskflow.operators.spec import Spec, positive, takes
 from taskflow.regions import Rect
 
 
@@ -22,9 +23,9 @@ class TiledAttention(Operator):
     multiple of G: heads [g H / G, (g + 1) H / G) share key head g. ``tile``: how many queries and keys are multiplied at once;
     it changes only rounding and memory."""
 
-    work: ClassVar[Work] = Work.CONTRACTION
-    uniform: ClassVar[bool] = False  # how many pairs see each other depends on where the piece lies
-    kept: ClassVar[Keeps] = Keeps(weights=False)
+    work = Work.CONTRACTION
+    uniform = False  # how many pairs see each other depends on where the piece lies
+    kept = Keeps(weights=False)
 
     scale: float
     causal: bool = False
@@ -71,10 +72,24 @@ class TiledAttention(Operator):
     def integers_below(self, inputs: Sequence[Spec]) -> int | None:
         return inputs[1].shape[1] + 1 if len(inputs) == 4 else None
 
-    def pair_flops(self, inputs: Sequence[Spec], backward: bool) -> int:
-        """Return the floating-point operations for one head's query and key: products, and five or nine for the weight."""
-        width, value = inputs[0].shape[3], inputs[2].shape[3]
-        return 2 * (3 * width + 2 * value) + 9 if backward else 2 * (width + value) + 5
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        """Count for one head's query and key their products, and five operations for the weight."""
+        return self._pairs(inputs, piece) * (2 * (inputs[0].shape[3] + inputs[2].shape[3]) + 5)
+
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return self._pairs(inputs, piece) * (2 * (3 * inputs[0].shape[3] + 2 * inputs[2].shape[3]) + 9)
+
+    def _pairs(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        """How many queries and keys of a piece see each other."""
+        seen = self.scope(inputs).pairs((piece.lo[1], piece.hi[1]), self.keys_of(inputs, piece))
+        return piece.shape[0] * piece.shape[2] * seen
+
+    @abstractmethod
+    def keys_of(self, inputs: Sequence[Spec], piece: Rect) -> Span:
+        """Return the keys that are a piece's, whether or not its queries see them."""
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return self.rects(inputs, piece, *self.scope(inputs).within((piece.lo[1], piece.hi[1]), self.keys_of(inputs, piece)))
 
     def tiles(self, call: Call) -> Tiles:
         """Return the arithmetic of a task that reads something."""

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    NOTHING,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Array, Call, Example, Operator, register
+from taskflow.operators.spec import Dim, Soap, Spec, positive, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -32,13 +16,12 @@ INTEGER = np.dtype(np.int64)
 
 
 @register("top_k")
-@dataclass(frozen=True, slots=True)
 class TopK(Operator):
     """x (N, ..., E) -> values (N, ..., k) in descending order, and their positions (N, ..., k), integers below E. Of equal
     numbers the first is taken first. Every dimension but E can be cut."""
 
     k: int
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("top_k", inputs, 1)
@@ -51,9 +34,6 @@ class TopK(Operator):
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         *rows, size = inputs[0].shape
         return (*sample_and_attributes(rows), Dim("e", size, Soap.REDUCTION, divisible=False))
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         part = Rect((*piece.lo[:-1], 0), (*piece.hi[:-1], self.k))

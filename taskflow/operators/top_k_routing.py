@@ -7,31 +7,17 @@ of experts", arXiv 2401.04088 (without capacity).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from taskflow.floats import sums_in
 from taskflow.operators.dropout import generator_key
 from taskflow.operators.expert_slots import next_places
-from taskflow.operators.operator import (
-    NOTHING,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Array, Call, Example, Operator, register
+from taskflow.operators.spec import Dim, Soap, Spec, positive, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -41,7 +27,6 @@ INTEGER = np.dtype(np.int64)
 
 
 @register("top_k_routing")
-@dataclass(frozen=True, slots=True)
 class TopKRouting(Operator):
     """x (G, S, E), the scores of E experts for the S tokens of G groups -> for each token's ``k`` choices, best first: weights
     (G, S, k), and slots (G, S, k) integers. Further outputs for each group: the auxiliary loss (G), the number of tokens that
@@ -67,7 +52,7 @@ class TopKRouting(Operator):
     count_all: bool = True
     normalize: bool = True
     balance: int = 1
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("top_k_routing", inputs, 1)
@@ -94,9 +79,6 @@ class TopKRouting(Operator):
             Dim("n", groups, Soap.SAMPLE), Dim("a1", tokens, Soap.ATTRIBUTE, divisible=False),
             Dim("e", experts, Soap.REDUCTION, divisible=False),
         )
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         (first, *_), (last, tokens, experts) = piece.lo, piece.hi

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    NOTHING,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    axis,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Spec, axis, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
 @register("transpose")
-@dataclass(frozen=True, slots=True)
 class Transpose(Operator):
     """x (..., A, ..., B, ...) -> y (..., B, ..., A, ...). The new dimension 0 is the output's sample dimension."""
 
-    calculates: ClassVar[bool] = False
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0
+    calculates = False
+    kept = NOTHING
+    flops_per_element = 0
 
     dim0: int
     dim1: int
@@ -45,9 +30,6 @@ class Transpose(Operator):
         for dim in (self.dim0, self.dim1):
             axis("transpose", dim, len(x.shape))
         return (Spec(self._swap(x.shape), x.dtype),)
-
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(self._swap(inputs[0].shape))
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((Rect(self._swap(piece.lo), self._swap(piece.hi)),))

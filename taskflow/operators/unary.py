@@ -4,29 +4,13 @@ of one, torch.relu, torch.tanh, torch.sigmoid, torch.nn.functional.gelu). They s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    INPUTS,
-    NOTHING,
-    OUTPUTS,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, NOTHING, OUTPUTS, Call, Example, Operator, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
 
 
 class Unary(Operator):
@@ -34,21 +18,15 @@ class Unary(Operator):
 
     __slots__ = ()
 
-    kept: ClassVar[Keeps] = OUTPUTS  # from which backward computes the derivative
-    flops_per_element: ClassVar[int] = 1
-    positive: ClassVar[bool] = False  # whether it is defined for positive numbers only
+    kept = OUTPUTS  # from which backward computes the derivative
+    flops_per_element = 1
+    positive = False  # whether it is defined for positive numbers only
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
         if not inputs[0].differentiable:
             raise ValueError(f"{self.kind}: input must be a float tensor, got {inputs[0]}")
         return (inputs[0],)
-
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[0].shape)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     @classmethod
     def example(cls, random: Random) -> Example:
@@ -71,12 +49,11 @@ class Activation(Unary):
 
 
 @register("scale")
-@dataclass(frozen=True, slots=True)
 class Scale(Unary):
     """y = factor x."""
 
     factor: float
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def forward(self, call: Call) -> None:
         np.multiply(call.inputs[0], self.factor, out=call.outputs[0])
@@ -94,12 +71,11 @@ class Scale(Unary):
 
 
 @register("shift")
-@dataclass(frozen=True, slots=True)
 class Shift(Unary):
     """y = x + number."""
 
     number: float
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def forward(self, call: Call) -> None:
         np.add(call.inputs[0], self.number, out=call.outputs[0])
@@ -114,31 +90,27 @@ class Shift(Unary):
 
 
 @register("relu")
-@dataclass(frozen=True, slots=True)
 class ReLU(Activation):
     """y = max(x, 0); the derivative at 0 is 0."""
 
 
 @register("tanh")
-@dataclass(frozen=True, slots=True)
 class Tanh(Activation):
     """y = tanh(x)."""
 
 
 @register("sigmoid")
-@dataclass(frozen=True, slots=True)
 class Sigmoid(Activation):
     """y = 1 / (1 + exp(-x))."""
 
 
 @register("gelu")
-@dataclass(frozen=True, slots=True)
 class GELU(Unary):
     """y = x Phi(x), Phi the standard normal distribution (Hendrycks and Gimpel, arXiv 1606.08415), or with ``approximate``
     "tanh" the paper's approximation of it."""
 
     approximate: str = "none"
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def forward(self, call: Call) -> None:
         call.kernels.gelu(call.inputs[0], self.approximate == "tanh", out=call.outputs[0])

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.compare import RELATIONS
-from taskflow.operators.operator import (
-    Call,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    takes,
-)
+from taskflow.operators.operator import Call, Example, Keeps, Operator, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
 
 
 @register("where")
-@dataclass(frozen=True, slots=True)
 class Where(Operator):
     """x, a, b of one shape -> y: a where x is in the relation to the number, else b. The gradient is that of what was taken; x has
     none, as in PyTorch. Every dimension can be cut."""
 
     relation: str
     number: float
-    kept: ClassVar[Keeps] = Keeps(weights=False, outputs=False)
-    flops_per_element: ClassVar[int] = 1
+    kept = Keeps(weights=False, outputs=False)
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("where", inputs, 3)
@@ -42,9 +30,6 @@ class Where(Operator):
         if not inputs[0].differentiable or any(spec != inputs[0] for spec in inputs):
             raise ValueError(f"where: inputs must be floats of one shape and type, got {', '.join(map(str, inputs))}")
         return (inputs[0],)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,) * 3)
 
     def forward(self, call: Call) -> None:
         x, a, b = call.inputs

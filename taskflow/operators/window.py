@@ -3,6 +3,7 @@ rules that the kinds of pooling share."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,7 +11,8 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import Dim, Soap, Spec, takes
+from taskflow.operators.operator import NOTHING, Operator, Reads
+from taskflow.operators.spec import Dim, Soap, Spec, takes
 from taskflow.regions import Rect
 
 Pair = tuple[int, int]
@@ -103,37 +105,49 @@ def pads(name: str, value: int | Sequence[int | Sequence[int]]) -> tuple[Pair, P
     return top, left
 
 
-def pool_output(name: str, inputs: Sequence[Spec], windows: Sequence[SlidingWindow]) -> Spec:
-    """Return the output of a pooling operator. Raises ValueError if its input does not fit."""
-    takes(name, inputs, 1)
-    (x,) = inputs
-    if len(x.shape) != 4 or not x.differentiable:
-        raise ValueError(f"{name}: input must be a float tensor (N, C, H, W), got {x}")
-    for window in windows:
-        if 2 * window.before > window.kernel:
-            raise ValueError(f"{name}: padding must be at most half of the kernel {window.kernel}, got {window.before}")
-    sizes = tuple(window.outputs(size) for window, size in zip(windows, x.shape[2:]))
-    if min(sizes) < 1:
-        raise ValueError(f"{name}: kernel {tuple(w.kernel for w in windows)} is larger than the input {x} with padding")
-    return Spec((*x.shape[:2], *sizes), x.dtype)
+class Pool(Operator):
+    """Base of operators on windows of an image: x (N, C, H, W) -> y (N, C, Ho, Wo). Cuts of h and w read halos."""
 
+    __slots__ = ()
 
-def pool_dims(shape: Sequence[int]) -> tuple[Dim, ...]:
-    """Return the iteration space of a pooling operator with an output of ``shape``."""
-    names = zip("nchw", shape)
-    return tuple(Dim(name, size, Soap.SAMPLE if name == "n" else Soap.ATTRIBUTE) for name, size in names)
+    kept = NOTHING
 
+    @property
+    @abstractmethod
+    def windows(self) -> tuple[SlidingWindow, ...]:
+        """Those of height and width."""
 
-def pool_sees(windows: Sequence[SlidingWindow], x: Spec, piece: Rect) -> tuple[Rect, tuple[Pair, Pair]]:
-    """Return what a piece of the output sees of the input, and the padding around it."""
-    lo, hi, padding = list(piece.lo), list(piece.hi), []
-    for i, window in enumerate(windows, 2):
-        seen = window.sees(x.shape[i], lo[i], hi[i])
-        first = lo[i] * window.stride - window.before
-        last = (hi[i] - 1) * window.stride - window.before + window.reach
-        padding.append((seen.low - first, last - seen.high))  # of whole windows, unlike `Seen.padding`
-        lo[i], hi[i] = seen.low, seen.high
-    return Rect(tuple(lo), tuple(hi)), (padding[0], padding[1])
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes(self.kind, inputs, 1)
+        (x,) = inputs
+        if len(x.shape) != 4 or not x.differentiable:
+            raise ValueError(f"{self.kind}: input must be a float tensor (N, C, H, W), got {x}")
+        for window in self.windows:
+            if 2 * window.before > window.kernel:
+                raise ValueError(f"{self.kind}: padding must be at most half of the kernel {window.kernel}, got {window.before}")
+        sizes = tuple(window.outputs(size) for window, size in zip(self.windows, x.shape[2:]))
+        if min(sizes) < 1:
+            kernel = tuple(window.kernel for window in self.windows)
+            raise ValueError(f"{self.kind}: kernel {kernel} is larger than the input {x} with padding")
+        return (Spec((*x.shape[:2], *sizes), x.dtype),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        sizes = zip("nchw", self.output(inputs)[0].shape)
+        return tuple(Dim(name, size, Soap.SAMPLE if name == "n" else Soap.ATTRIBUTE) for name, size in sizes)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((self.sees(inputs[0], piece)[0],))
+
+    def sees(self, x: Spec, piece: Rect) -> tuple[Rect, tuple[Pair, Pair]]:
+        """Return what a piece of the output sees of the input, and the padding around it."""
+        lo, hi, padding = list(piece.lo), list(piece.hi), []
+        for i, window in enumerate(self.windows, 2):
+            seen = window.sees(x.shape[i], lo[i], hi[i])
+            first = lo[i] * window.stride - window.before
+            last = (hi[i] - 1) * window.stride - window.before + window.reach
+            padding.append((seen.low - first, last - seen.high))  # of whole windows, unlike `Seen.padding`
+            lo[i], hi[i] = seen.low, seen.high
+        return Rect(tuple(lo), tuple(hi)), (padding[0], padding[1])
 
 
 def pool_example(random: Random, dilated: bool) -> tuple[Sequence[SlidingWindow], Spec]:

@@ -308,7 +308,7 @@ def _on_links(
     switch = base.switch and replace(base.switch, start_seconds=base.switch.start_seconds + base.start_seconds)
     if (measured := curves.get("all_reduce")) is not None:
         (rate, curve), sent = measured, 2 * (count - 1) / count
-        switch = SwitchSums(count, curve.start_seconds, curve.ramp_seconds, rate / sent / links) if rate > links else None
+        switch = SwitchSums(count, curve.start_seconds, rate / sent / links, curve.ramp_seconds) if rate > links else None
     return replace(base, start_seconds=0.0, switch=switch, at_most=(), source="taskflow probe", **others, **_shared(curves, links))
 
 
@@ -329,13 +329,13 @@ def _curve(found: Measurements, what: str, count: int, result: Built) -> tuple[f
     """An operation's rate and curve: start, steps of which there is one here, and bytes at the full rate."""
     points = _points(found, what, count, "within")
     if not points:
-        return 1e9, Curve(0.0, 0.0, 0.0, 1.0)
+        return 1e9, Curve(0.0, 1.0)
     start, ramp, each = _ramped(points)
     errors = [abs((start + each * n + (ramp * each * n) ** 0.5) / seconds - 1) for n, seconds in points]
     result.errors[f"messages: {what}"] = fmean(errors)
     halves = 2 if what == "all_reduce" else 1
     sent = halves * (count - 1) / count  # of the array, over each link
-    return (sent / each if each > 0 else 1e12), Curve(start, 0.0, ramp, 1.0)
+    return (sent / each if each > 0 else 1e12), Curve(start, 1.0, ramp_seconds=ramp)
 
 
 def _ramped(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:

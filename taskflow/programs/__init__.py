@@ -4,24 +4,6 @@
 """
 
 from taskflow.programs.on_devices import ProgramEntry, program_entry, program_of
-from taskflow.programs.presets import DEFAULT, PROBED, load_program, program_names
+from taskflow.programs.presets import PROBED, load_program, program_names
 from taskflow.programs.program import KINDS, ONE_PASS, UNIT_MESSAGES, Passes, TrainingProgram, UnitMessage
-from taskflow.programs.program_file import parse, unparse
-
-__all__ = [
-    "DEFAULT",
-    "KINDS",
-    "ONE_PASS",
-    "PROBED",
-    "UNIT_MESSAGES",
-    "Passes",
-    "ProgramEntry",
-    "TrainingProgram",
-    "UnitMessage",
-    "load_program",
-    "parse",
-    "program_entry",
-    "program_names",
-    "program_of",
-    "unparse",
-]  # fmt: skip
+from taskflow.programs.program_file import unparse

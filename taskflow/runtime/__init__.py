@@ -12,22 +12,15 @@ from typing import TYPE_CHECKING
 from taskflow.lazy import lazily
 
 if TYPE_CHECKING:
-    from taskflow.collector import paused_collector as paused_collector
-    from taskflow.runtime.connecting import connect as connect
-    from taskflow.runtime.executor import Executor as Executor
-    from taskflow.runtime.executor import LossError as LossError
-    from taskflow.runtime.inference import answers_of as answers_of
-    from taskflow.runtime.inference import outputs_of as outputs_of
+    from taskflow.collector import paused_collector
+    from taskflow.runtime.connecting import connect
+    from taskflow.runtime.executor import Executor, LossError
+    from taskflow.runtime.inference import answers_of, outputs_of
 
-__getattr__ = lazily(
-    __name__,
-    {
-        "paused_collector": "taskflow.collector",
-        "connect": "taskflow.runtime.connecting",
-        "Executor": "taskflow.runtime.executor",
-        "LossError": "taskflow.runtime.executor",
-        "answers_of": "taskflow.runtime.inference",
-        "outputs_of": "taskflow.runtime.inference",
-    },
-)
+__getattr__ = lazily(__name__, {
+    "taskflow.collector": ("paused_collector",),
+    "taskflow.runtime.connecting": ("connect",),
+    "taskflow.runtime.executor": ("Executor", "LossError"),
+    "taskflow.runtime.inference": ("answers_of", "outputs_of"),
+})
 __all__ = ["Executor", "LossError", "answers_of", "connect", "outputs_of", "paused_collector"]

@@ -59,7 +59,7 @@ def test_of_two_protocols_the_faster_one_is_used() -> None:
     """The one for short arrays gets a tenth of the link and no ramp, the other one starts 5 microseconds later."""
     a100 = load_machine("a100", 8)
     assert a100.collectives is not None
-    curve = Curve(6e-6, 1e-6, 0.0, 0.9, inf, long_seconds=5e-6, short_share=0.1)
+    curve = Curve(6e-6, 0.9, 1e-6, long_seconds=5e-6, short_share=0.1)
     library = replace(a100.collectives, start_seconds=0.0, halves=curve, all_to_all=curve, all_reduce=curve, switch=None)
     machine, members, link = replace(a100, collectives=library), range(4), 300 * GB
     for nbytes in (1 << 10, 1 << 16, 1 << 18, 1 << 22, 1 << 28):
@@ -99,7 +99,7 @@ def test_the_switch_sums_for_more_than_four() -> None:
     )
     bus = 2 * 71 / 72 * (1 << 32) / collective(rack, range(72)).seconds(ring_bytes(72, 1 << 32))
     assert 0.95 * 839 < bus / GB < 1.05 * 839
-    assert SwitchSums(9, 1e-6, 0.0, 0.5).members > 8
+    assert SwitchSums(9, 1e-6, 0.5).members > 8
     late = replace(h100, collectives=replace(own, switch=replace(switch, members=9)))
     assert collective(late, range(8)).seconds(ring_bytes(8, nbytes)) == rings[1]
 
@@ -107,7 +107,7 @@ def test_the_switch_sums_for_more_than_four() -> None:
 def test_groups_on_pcie_are_slower_than_their_links() -> None:
     l40s = load_machine("l40s", 8)
     own = l40s.collectives
-    assert own is not None and [members for members, _ in own.at_most] == [3, 5]
+    assert own is not None and [one.members for one in own.at_most] == [3, 5]
     for members, rate in ((2, 31.5 * GB * own.curve(2).link_share), (4, 5.2 * GB), (8, 1.35 * GB)):
         long = 1 << 34
         assert bus("l40s", range(members), long) == pytest.approx(rate, rel=0.01)

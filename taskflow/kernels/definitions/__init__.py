@@ -17,24 +17,3 @@ from taskflow.kernels.definitions.random import RandomKernels
 from taskflow.kernels.definitions.rows import RowKernels
 from taskflow.kernels.definitions.scans import ScanKernels
 from taskflow.kernels.definitions.updates import UpdateKernels
-
-__all__ = [
-    "Array",
-    "ChannelKernels",
-    "ConvolutionKernels",
-    "Key",
-    "LossKernels",
-    "Padding",
-    "Pair",
-    "PartKernels",
-    "PointwiseKernels",
-    "PoolingKernels",
-    "ProductKernels",
-    "RandomKernels",
-    "RowKernels",
-    "ScanKernels",
-    "Split",
-    "UpdateKernels",
-    "busy",
-    "put",
-]

@@ -13,33 +13,5 @@ from taskflow.optimizer.cost.pace import of_weights, unit_message
 from taskflow.optimizer.cost.phases import arrays, product_flops
 from taskflow.optimizer.cost.pieces import Pieces, classes
 from taskflow.optimizer.cost.task_costs import Costs, FromTasks, Roofline
-from taskflow.optimizer.cost.timed import CallPart, group_of, name_of, parts_of, size_of, untimed
+from taskflow.optimizer.cost.timed import group_of, name_of, parts_of, size_of, untimed
 from taskflow.optimizer.cost.tokens import crossing_bytes, token_choices
-
-__all__ = [
-    "ANALYTIC",
-    "COSTS",
-    "MEASURED",
-    "AnalyticCosts",
-    "CallPart",
-    "CostModel",
-    "Costs",
-    "FromTasks",
-    "ModelCosts",
-    "Pieces",
-    "Roofline",
-    "arrays",
-    "choose_costs",
-    "classes",
-    "crossing_bytes",
-    "group_of",
-    "kept_bytes",
-    "name_of",
-    "of_weights",
-    "parts_of",
-    "product_flops",
-    "size_of",
-    "token_choices",
-    "unit_message",
-    "untimed",
-]

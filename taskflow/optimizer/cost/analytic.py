@@ -14,7 +14,7 @@ from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Dim, Operator, Spec, Work, computes_in
 from taskflow.optimizer.cost.accumulated_gradients import Adding, adding, target_bytes
 from taskflow.optimizer.cost.library import FUSED, Spent, attention_rate, free, spent
-from taskflow.optimizer.cost.model import Gradients, RememberedCosts
+from taskflow.optimizer.cost.model import CostModel, Gradients
 from taskflow.optimizer.cost.phases import Phase, phases
 from taskflow.optimizer.cost.products import most_reached
 from taskflow.optimizer.cost.timed import timed_memory, timed_spent
@@ -41,7 +41,7 @@ TILE = 64 * 64
 """Results that one multiprocessor works on at a time in a product (libraries choose tiles from 32 x 32 to 256 x 128)."""
 
 
-class AnalyticCosts(RememberedCosts):
+class AnalyticCosts(CostModel):
     """Seconds of tasks on a described machine, which may have devices of several kinds."""
 
     def __init__(self, machine: Machine) -> None:

@@ -1,10 +1,9 @@
-"""CostModel: how many seconds a task takes. Also the part that all models share: classifying tasks, and caching answers."""
+"""CostModel: how many seconds a task takes. All models share the classes of tasks, and the cache of answers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Protocol
 
 from taskflow.machine import Device, Machine, transfer_seconds
 from taskflow.operators.cost_key import cost_key
@@ -17,61 +16,13 @@ from taskflow.tasks import Collective, Compute, Kind, Runs, Task, Update, all_re
 Gradients = tuple[bool, ...]  # for each input of an operator: whether backward must give its gradient
 
 
-class CostModel(Protocol):
+class CostModel(ABC):
     """Base of all cost models, which the simulator and the search use. ``seconds`` serves as a `tasks.simulate.Cost`; the other
-    methods need no task graph, and give the same answers."""
-
-    @property
-    def name(self) -> str:
-        """Name of the model and its device, as results show it: ``analytic k80``, ``measured AMD EPYC``."""
-        ...
-
-    @property
-    def machine(self) -> Machine: ...
-
-    @property
-    def by_runs(self) -> bool:
-        """True if ``runs`` (`Task.runs`) change any answer."""
-        ...
-
-    def seconds(self, task: Task) -> float:
-        """Return the seconds of a task of a task graph."""
-        ...
-
-    def compute_seconds(
-        self,
-        operator: Operator,
-        inputs: Sequence[Spec],
-        piece: Rect,
-        backward: bool,
-        *,
-        device: Device | None = None,
-        gradients: Gradients | None = None,
-        added_bytes: int = 0,
-    ) -> float:
-        """Return the seconds of forward or backward of one piece of an operator whose whole inputs are ``inputs``, on a kind of
-        device (None: that of processor 0). ``gradients`` (None: of all float inputs): which input gradients backward computes.
-        ``added_bytes``: the bytes of all gradients, including the weights', that it adds to instead of replacing."""
-        ...
-
-    def memory_seconds(
-        self, kind: Kind, nbytes: int, flops: int, *, device: Device | None = None, rule: UpdateRule | None = None,
-        runs: int = 1,
-    ) -> float:
-        """Return the seconds of a MOVE, SUM, FILL, NORM, CLIP or UPDATE (by ``rule``) that touches ``nbytes`` (read and
-        written), in ``runs`` stretches of memory on at least one side."""
-        ...
-
-    def transfer_seconds(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
-        """Return the seconds of a COPY between two processors."""
-        ...
-
-
-class RememberedCosts(ABC):
-    """Cost model that computes each distinct piece once: pieces with equal cost keys cost the same (paper, section 5). Concrete
-    models say how."""
+    methods need no task graph, and give the same answers. Each distinct piece is computed once: pieces with equal cost keys cost
+    the same (paper, section 5). Concrete models say how."""
 
     by_runs: bool = False
+    """True if ``runs`` (`Task.runs`) change any answer."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -81,10 +32,10 @@ class RememberedCosts(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Name of the model and its device."""
+        """Name of the model and its device, as results show it: ``analytic k80``, ``measured AMD EPYC``."""
 
     def seconds(self, task: Task) -> float:
-        """See `CostModel`."""
+        """Return the seconds of a task of a task graph."""
         work = task.work
         if task.kind is Kind.COPY:
             return self.transfer_seconds(task.source, task.processor, task.nbytes, task.runs)
@@ -116,7 +67,9 @@ class RememberedCosts(ABC):
         gradients: Gradients | None = None,
         added_bytes: int = 0,
     ) -> float:
-        """See `CostModel`."""
+        """Return the seconds of forward or backward of one piece of an operator whose whole inputs are ``inputs``, on a kind of
+        device (None: that of processor 0). ``gradients`` (None: of all float inputs): which input gradients backward computes.
+        ``added_bytes``: the bytes of all gradients, including the weights', that it adds to instead of replacing."""
         device = device or self.machine.processors[0].device
         inputs = tuple(inputs)
         wanted = _wanted(inputs, gradients) if backward else ()
@@ -134,14 +87,16 @@ class RememberedCosts(ABC):
         self, kind: Kind, nbytes: int, flops: int, *, device: Device | None = None, rule: UpdateRule | None = None,
         runs: int = 1,
     ) -> float:
-        """See `CostModel`."""
+        """Return the seconds of a MOVE, SUM, FILL, NORM, CLIP or UPDATE (by ``rule``) that touches ``nbytes`` (read and
+        written), in ``runs`` stretches of memory on at least one side."""
         return self._memory(kind, nbytes, flops, device or self.machine.processors[0].device, rule, runs)
 
     def _sum(self, processor: int, flops: int, nbytes: int) -> float:
         return self.memory_seconds(Kind.SUM, nbytes, flops, device=self.machine.processors[processor].device)
 
     def transfer_seconds(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
-        """Return the route's latencies plus the time of the bytes at its slowest link's rate."""
+        """Return the seconds of a COPY between two processors: the route's latencies, and the bytes at the rate of its slowest
+        link."""
         return transfer_seconds(self.machine.route(source, target), nbytes)
 
     @abstractmethod

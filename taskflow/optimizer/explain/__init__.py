@@ -10,30 +10,6 @@ from taskflow.optimizer.explain.difference import LayerChange, difference
 from taskflow.optimizer.explain.explain import Busy, Explanation, Stretch, explain
 from taskflow.optimizer.explain.labels import TaskPurpose
 from taskflow.optimizer.explain.machine_changes import Change
-from taskflow.optimizer.explain.split import SplitGain, split_gain
-from taskflow.optimizer.explain.uneven import DeviceKind, UnevenGain, uneven_pieces
+from taskflow.optimizer.explain.split import split_gain
+from taskflow.optimizer.explain.uneven import uneven_pieces
 from taskflow.optimizer.explain.what_if import Outcome, Scenario, what_if
-
-__all__ = [
-    "Bubble",
-    "Busy",
-    "Change",
-    "DeviceKind",
-    "Explanation",
-    "LayerChange",
-    "Outcome",
-    "Scenario",
-    "SplitGain",
-    "Stretch",
-    "TaskPurpose",
-    "UnevenGain",
-    "alternatives",
-    "beyond_grid",
-    "bubble_of",
-    "closed_form",
-    "difference",
-    "explain",
-    "split_gain",
-    "uneven_pieces",
-    "what_if",
-]

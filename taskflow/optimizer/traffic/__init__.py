@@ -15,19 +15,3 @@ from taskflow.optimizer.traffic.edges import (
 )
 from taskflow.optimizer.traffic.loads import Loads
 from taskflow.optimizer.traffic.messages import Messages
-
-__all__ = [
-    "Accesses",
-    "Additive",
-    "Corners",
-    "Loads",
-    "Makers",
-    "Messages",
-    "Vector",
-    "alternatives",
-    "common",
-    "makers",
-    "needed",
-    "owned",
-    "sent",
-]

@@ -4,7 +4,7 @@
 that was predicted.
 """
 
-from taskflow.optimizer.trust.expected_error import MeasuredStep, Trust, trust
+from taskflow.optimizer.trust.expected_error import trust
 from taskflow.optimizer.trust.features import Features, features
 from taskflow.optimizer.trust.measured import MEASURED, MeasuredPlan
 from taskflow.optimizer.trust.order import PlanOrder, order_of
@@ -18,23 +18,3 @@ from taskflow.optimizer.trust.run_file import (
     state_of,
     write_run,
 )
-
-__all__ = [
-    "MEASURED",
-    "Features",
-    "MeasuredPlan",
-    "MeasuredRun",
-    "MeasuredStep",
-    "PlanOrder",
-    "RunFile",
-    "Trust",
-    "features",
-    "free_name",
-    "order_of",
-    "read_run",
-    "read_runs",
-    "run_file",
-    "state_of",
-    "trust",
-    "write_run",
-]  # fmt: skip

@@ -18,24 +18,3 @@ from taskflow.runtime.program.schedule import (
     schedule,
 )
 from taskflow.runtime.program.storage import PersistentBuffers, Storage
-
-__all__ = [
-    "Action",
-    "Binder",
-    "Item",
-    "Measured",
-    "PersistentBuffers",
-    "Placement",
-    "Program",
-    "RankSchedule",
-    "Receive",
-    "RunTask",
-    "Send",
-    "StartCollective",
-    "Storage",
-    "WaitReceive",
-    "WaitSend",
-    "bind",
-    "fail",
-    "schedule",
-]

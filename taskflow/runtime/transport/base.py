@@ -39,14 +39,18 @@ class Channel(ABC):
 
 
 class Collective(Channel):
-    """A channel among ``ranks``, seen from ``rank``."""
+    """A channel among ``ranks``, seen from ``rank``. ``does``: what it does with how many bytes of which ranks."""
 
+    does = "add up {} bytes of ranks {}"
     __slots__ = ("_others", "ranks")
 
     def __init__(self, ranks: Sequence[int], rank: int, nbytes: int) -> None:
         self.ranks, self.nbytes = tuple(ranks), nbytes
         self._others = tuple(other for other in ranks if other != rank)
         self.peer = self._others[0]
+
+    def __str__(self) -> str:
+        return self.does.format(self.nbytes, ", ".join(map(str, self.ranks)))
 
     @property
     def peers(self) -> tuple[int, ...]:

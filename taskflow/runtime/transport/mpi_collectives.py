@@ -132,9 +132,6 @@ class MPIAllReduce(MPICollective):
     def ask(self, low: int, high: int) -> MPI.Request:
         return self._comm.Iallreduce(self._transport.in_place, self._array[low:high])
 
-    def __str__(self) -> str:
-        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))}"
-
 
 class MPIShares(MPICollective):
     """Collective of which each rank has a share: ``counts`` elements, one share after the other."""
@@ -163,7 +160,7 @@ class MPIReduceScatter(MPIShares):
     """MPI_Ireduce_scatter. MPI may not put the share at its place within the array that it adds up (and MPICH's in-place
     version aborts where it copies between overlapping ranges), so the share goes to a separate array first."""
 
-    name = "reduce-scatter"
+    name, does = "reduce-scatter", "add up {} bytes of ranks {}, a share for each"
     __slots__ = ("_share",)
 
     def __init__(
@@ -181,27 +178,21 @@ class MPIReduceScatter(MPIShares):
     def end(self) -> None:
         self._array[self.own] = self._share
 
-    def __str__(self) -> str:
-        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))}, a share for each"
-
 
 class MPIAllGather(MPIShares):
     """MPI_Iallgatherv in place."""
 
-    name, sums = "all-gather", False
+    name, sums, does = "all-gather", False, "gather {} bytes from ranks {}"
     __slots__ = ()
 
     def ask(self, low: int, high: int) -> MPI.Request:
         return self._comm.Iallgatherv(self._transport.in_place, [self._array[low:high], self.within(low, high)])
 
-    def __str__(self) -> str:
-        return f"gather {self.nbytes} bytes from ranks {', '.join(map(str, self.ranks))}"
-
 
 class MPIAllToAll(MPICollective):
     """MPI_Ialltoallv, from the first part of the array to the rest."""
 
-    name, sums = "all-to-all", False
+    name, sums, does = "all-to-all", False, "exchange {} bytes among ranks {}"
     __slots__ = ("_counts", "_given", "_place")
 
     def __init__(
@@ -229,9 +220,6 @@ class MPIAllToAll(MPICollective):
     @property
     def received_bytes(self) -> int:
         return (self._array.size - self._given) * self._array.itemsize
-
-    def __str__(self) -> str:
-        return f"exchange {self.nbytes} bytes among ranks {', '.join(map(str, self.ranks))}"
 
 
 def _within(counts: Sequence[int], low: int, high: int) -> tuple[list[int], list[int]]:

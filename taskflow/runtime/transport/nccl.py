@@ -75,16 +75,11 @@ class NCCLTransport(WrappedTransport):
                 "TASKFLOW_TRANSFERS=mpi-host goes without it"
             ) from error
 
-    def start(self, channel: NCCLChannel | NCCLCollective) -> Any:
+    def start(self, channel: OnStream) -> Any:
         """Put a message or collective on the stream, after all work queued so far on the GPU; return the event of its end."""
         stream, nccl = self.device.transfer, self._nccl
         self.device.follow(stream)
-        if isinstance(channel, NCCLCollective):
-            channel.ask(nccl, self._communicators[channel.ranks], stream.ptr)
-        else:
-            array = channel.array
-            move = self.communicator.send if channel.sends else self.communicator.recv
-            move(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, channel.peer, stream.ptr)
+        channel.ask(nccl, self._communicators[channel.ranks], stream.ptr)
         event = self.device.mark(stream)
         self._under_way.append(NCCLMessage(self, event, channel))
         return event
@@ -115,7 +110,7 @@ class NCCLMessage(Channel):
 
     __slots__ = ("_channel", "_event", "_transport")
 
-    def __init__(self, transport: NCCLTransport, event: Any, channel: NCCLChannel | NCCLCollective) -> None:
+    def __init__(self, transport: NCCLTransport, event: Any, channel: OnStream) -> None:
         self.peer, self.nbytes = channel.peer, channel.nbytes
         self._transport, self._event, self._channel = transport, event, channel
 
@@ -136,45 +131,14 @@ class NCCLMessage(Channel):
         return str(self._channel)
 
 
-class NCCLChannel(Channel):
-    """One message in each step. ``done`` is always true: it makes the GPU wait, not the program."""
+class OnStream(Channel):
+    """A message or collective on the stream. ``done`` is always true: it makes the GPU wait, not the program."""
 
-    __slots__ = ("_event", "_transport", "array", "sends", "tag")
-
-    def __init__(self, transport: NCCLTransport, array: Any, peer: int, tag: int, sends: bool) -> None:
-        self.peer, self.nbytes, self.tag = peer, array.nbytes, tag
-        self._transport, self.array, self.sends = transport, array, sends
-        self._event: Any = None
-
-    def start(self) -> None:
-        self.done()
-        self._event = self._transport.start(self)
-
-    def done(self) -> bool:
-        if self._event is not None:
-            self._transport.device.compute_after(self._event)
-            self._event = None
-        return True
-
-    def __str__(self) -> str:
-        verb, side = ("send", "to") if self.sends else ("receive", "from")
-        return f"{verb} {self.nbytes} bytes {side} rank {self.peer} by NCCL (tag {self.tag})"
-
-
-class NCCLCollective(Collective, ABC):
-    """One collective in each step, in place; NCCL's sums are of float32 or float64. As for messages, ``done`` makes the GPU
-    wait."""
-
-    name = "collective"
-    sums = True
-    __slots__ = ("_event", "_transport", "array", "place")
-
-    def __init__(self, transport: NCCLTransport, array: Any, ranks: tuple[int, ...]) -> None:
-        if self.sums and (array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8)):
-            raise ValueError(f"{self.name} of ranks {list(ranks)}: needs float32 or float64, got {array.dtype}")
-        super().__init__(ranks, transport.rank, array.nbytes)
-        self._transport, self.array, self.place = transport, array, ranks.index(transport.rank)
-        self._event: Any = None
+    __slots__ = ()
+    ranks: tuple[int, ...]
+    """Those of its communicator."""
+    _transport: NCCLTransport
+    _event: Any  # of the end of what was started; None: the GPU waits for it already
 
     @abstractmethod
     def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
@@ -190,6 +154,41 @@ class NCCLCollective(Collective, ABC):
             self._event = None
         return True
 
+
+class NCCLChannel(OnStream):
+    """One message in each step."""
+
+    __slots__ = ("_event", "_transport", "array", "ranks", "sends", "tag")
+
+    def __init__(self, transport: NCCLTransport, array: Any, peer: int, tag: int, sends: bool) -> None:
+        self.peer, self.nbytes, self.tag = peer, array.nbytes, tag
+        self._transport, self.array, self.sends = transport, array, sends
+        self.ranks = tuple(range(transport.size))
+        self._event = None
+
+    def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
+        move = communicator.send if self.sends else communicator.recv
+        move(self.array.data.ptr, self.nbytes, nccl.NCCL_UINT8, self.peer, stream)
+
+    def __str__(self) -> str:
+        verb, side = ("send", "to") if self.sends else ("receive", "from")
+        return f"{verb} {self.nbytes} bytes {side} rank {self.peer} by NCCL (tag {self.tag})"
+
+
+class NCCLCollective(OnStream, Collective, ABC):
+    """One collective in each step, in place; NCCL's sums are of float32 or float64."""
+
+    name = "collective"
+    sums = True
+    __slots__ = ("_event", "_transport", "array", "place")
+
+    def __init__(self, transport: NCCLTransport, array: Any, ranks: tuple[int, ...]) -> None:
+        if self.sums and (array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8)):
+            raise ValueError(f"{self.name} of ranks {list(ranks)}: needs float32 or float64, got {array.dtype}")
+        super().__init__(ranks, transport.rank, array.nbytes)
+        self._transport, self.array, self.place = transport, array, ranks.index(transport.rank)
+        self._event = None
+
     def kind(self, nccl: Any) -> int:
         """NCCL's number for the array's type."""
         number: int = nccl.NCCL_FLOAT64 if self.array.dtype.itemsize == 8 else nccl.NCCL_FLOAT32
@@ -199,15 +198,12 @@ class NCCLCollective(Collective, ABC):
 class NCCLAllReduce(NCCLCollective):
     """ncclAllReduce."""
 
-    name = "all-reduce"
+    name, does = "all-reduce", "add up {} bytes of ranks {} by NCCL"
     __slots__ = ()
 
     def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
         at = self.array.data.ptr
         communicator.allReduce(at, at, self.array.size, self.kind(nccl), nccl.NCCL_SUM, stream)
-
-    def __str__(self) -> str:
-        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))} by NCCL"
 
 
 class NCCLShares(NCCLCollective):
@@ -234,7 +230,7 @@ class NCCLShares(NCCLCollective):
 class NCCLReduceScatter(NCCLShares):
     """ncclReduceScatter, or an ncclReduce for each share."""
 
-    name = "reduce-scatter"
+    name, does = "reduce-scatter", "add up {} bytes of ranks {}, a share for each, by NCCL"
     __slots__ = ()
 
     def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
@@ -248,14 +244,11 @@ class NCCLReduceScatter(NCCLShares):
             communicator.reduce(share, share, count, kind, add, place, stream)
         nccl.groupEnd()
 
-    def __str__(self) -> str:
-        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))}, a share for each, by NCCL"
-
 
 class NCCLAllGather(NCCLShares):
     """ncclAllGather, or an ncclBroadcast of each share; both of bytes."""
 
-    name, sums = "all-gather", False
+    name, sums, does = "all-gather", False, "gather {} bytes from ranks {} by NCCL"
     __slots__ = ()
 
     def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
@@ -269,16 +262,13 @@ class NCCLAllGather(NCCLShares):
             communicator.broadcast(share, share, count * size, kind, place, stream)
         nccl.groupEnd()
 
-    def __str__(self) -> str:
-        return f"gather {self.nbytes} bytes from ranks {', '.join(map(str, self.ranks))} by NCCL"
-
 
 class NCCLSixteenBitSum(NCCLShares):
     """Sum of 16-bit floats, which NCCL would round at each step of its ring: every rank gets all ranks' values of its own share,
     adds them up in float32 in the order of the ranks, and rounds once (as `MPISixteenBitSum`). ``spreads``: all get the sum.
     The additions are on the stream of the messages."""
 
-    name, sums = "sum", False
+    name, sums, does = "sum", False, "add up {} bytes of ranks {} by NCCL, in 16 bits"
     __slots__ = ("_got", "_spreads", "_wide")
 
     def __init__(
@@ -314,14 +304,11 @@ class NCCLSixteenBitSum(NCCLShares):
                 communicator.recv(got, coming, nccl.NCCL_UINT8, peer, stream)
         nccl.groupEnd()
 
-    def __str__(self) -> str:
-        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))} by NCCL, in 16 bits"
-
 
 class NCCLAllToAll(NCCLCollective):
     """An ncclSend to each other rank and an ncclRecv from it, of bytes, all in one group of calls."""
 
-    name, sums = "all-to-all", False
+    name, sums, does = "all-to-all", False, "exchange {} bytes among ranks {} by NCCL"
     __slots__ = ("_given", "_got")
 
     def __init__(self, transport: NCCLTransport, array: Any, counts: Sequence[Sequence[int]], ranks: tuple[int, ...]) -> None:
@@ -341,6 +328,3 @@ class NCCLAllToAll(NCCLCollective):
             if coming:
                 communicator.recv(at + got, coming, kind, peer, stream)
         nccl.groupEnd()
-
-    def __str__(self) -> str:
-        return f"exchange {self.nbytes} bytes among ranks {', '.join(map(str, self.ranks))} by NCCL"

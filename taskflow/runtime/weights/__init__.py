@@ -14,19 +14,3 @@ from taskflow.runtime.weights.array_layout import (
 from taskflow.runtime.weights.from_executor import SharedWeights
 from taskflow.runtime.weights.gathered import gathered
 from taskflow.runtime.weights.initial import fill_part, initialise
-
-__all__ = [
-    "TRAINING",
-    "ArrayLayout",
-    "HeldElements",
-    "SharedWeights",
-    "carried_of",
-    "fill_part",
-    "flat_memory",
-    "gathered",
-    "initialise",
-    "masters_of",
-    "share_weights",
-    "training_state_of",
-    "weights_of",
-]

@@ -4,19 +4,4 @@ from taskflow.tasks.launch.function import TaskFunction
 from taskflow.tasks.launch.future import Future
 from taskflow.tasks.launch.launch import Launch, Over, Place, make_launch
 from taskflow.tasks.launch.lower import LaunchLowering, initial_name, movements_first
-from taskflow.tasks.launch.repeat import by_value, pass_values, repeats
-
-__all__ = [
-    "Future",
-    "Launch",
-    "LaunchLowering",
-    "Over",
-    "Place",
-    "TaskFunction",
-    "by_value",
-    "initial_name",
-    "make_launch",
-    "movements_first",
-    "pass_values",
-    "repeats",
-]
+from taskflow.tasks.launch.repeat import pass_values, repeats

@@ -24,32 +24,3 @@ from taskflow.tasks.lower.part import LOWERED, NotAlikeError, StepPart
 from taskflow.tasks.lower.sync_part import first_repetition
 from taskflow.tasks.lower.synchronise import FACTOR
 from taskflow.tasks.lower.weight_gathers import ADDED
-
-__all__ = [
-    "ADDED",
-    "AHEAD",
-    "FACTOR",
-    "LASTING",
-    "LOWERED",
-    "ChunkPattern",
-    "CutGraph",
-    "Emitter",
-    "NotAlikeError",
-    "StepPart",
-    "SyncStep",
-    "SyncTask",
-    "chunk_count",
-    "contiguous",
-    "cut_graph",
-    "first_repetition",
-    "first_root",
-    "gradient_flow",
-    "gradients_given",
-    "lay_out",
-    "left_over",
-    "lower",
-    "make_sync_table",
-    "needed_for",
-    "runs_again",
-    "sync_tasks",
-]

@@ -10,30 +10,3 @@ from taskflow.training.data.subwords import BEGIN, END, PAD, Subwords
 from taskflow.training.data.synthetic import random_feeds
 from taskflow.training.data.text import load_corpus, load_files, load_ptb, load_stdlib
 from taskflow.training.data.tokens import TokenArray, token_type
-
-__all__ = [
-    "BEGIN",
-    "END",
-    "PAD",
-    "Background",
-    "Batches",
-    "Corpus",
-    "LanguageModelBatches",
-    "LazyBatches",
-    "Say",
-    "Subwords",
-    "TextBatches",
-    "TokenArray",
-    "Validation",
-    "Watch",
-    "Window",
-    "cached",
-    "digest_of",
-    "load_corpus",
-    "load_files",
-    "load_labelled",
-    "load_ptb",
-    "load_stdlib",
-    "random_feeds",
-    "token_type",
-]

@@ -6,16 +6,3 @@ from taskflow.training.evaluation.expert_load import ExpertWatch
 from taskflow.training.evaluation.experts import ExpertEvaluation
 from taskflow.training.evaluation.language_model import LanguageModelEvaluation
 from taskflow.training.evaluation.metrics import Throughput, perplexity
-
-__all__ = [
-    "MEASURES",
-    "ClassifierEvaluation",
-    "Evaluation",
-    "ExpertEvaluation",
-    "ExpertWatch",
-    "LanguageModelEvaluation",
-    "Throughput",
-    "evaluate",
-    "perplexity",
-    "scores_of",
-]

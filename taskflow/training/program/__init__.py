@@ -12,22 +12,3 @@ from taskflow.training.program.language_model import DATA_HELP, language_model, 
 from taskflow.training.program.plan import PATIENCE_SECONDS, SEARCH_BUDGET, plan
 from taskflow.training.program.progress import TrainingProgress
 from taskflow.training.program.rank_agreement import on_all_ranks
-
-__all__ = [
-    "DATA",
-    "DATA_HELP",
-    "PATIENCE_SECONDS",
-    "SEARCH_BUDGET",
-    "Preset",
-    "RunConfig",
-    "Training",
-    "TrainingProgress",
-    "example",
-    "language_model",
-    "load_images",
-    "normalised_above_zero",
-    "on_all_ranks",
-    "plan",
-    "text_options",
-    "workers_option",
-]

@@ -11,21 +11,3 @@ from taskflow.optimizer.cost.measured.guard import NotMeasured, before_measuring
 from taskflow.optimizer.cost.measured.identity import identity, processor_name
 from taskflow.optimizer.cost.measured.model import SECONDS, MeasuredCosts, kernels_for
 from taskflow.optimizer.cost.measured.noise import SpeedProbe
-
-__all__ = [
-    "SECONDS",
-    "ContendingProcesses",
-    "MeasuredCosts",
-    "NotMeasured",
-    "SpeedProbe",
-    "before_measuring",
-    "between",
-    "identity",
-    "kernels_for",
-    "measure",
-    "memory_action",
-    "nothing_new",
-    "openblas",
-    "piece_action",
-    "processor_name",
-]

@@ -29,7 +29,7 @@ from taskflow.optimizer.cost.measured.guard import NotMeasured, may_measure
 from taskflow.optimizer.cost.measured.identity import identity
 from taskflow.optimizer.cost.measured.noise import SpeedProbe
 from taskflow.optimizer.cost.measured.store import CostStore, Measurement
-from taskflow.optimizer.cost.model import Gradients, RememberedCosts
+from taskflow.optimizer.cost.model import CostModel, Gradients
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks import Kind, Runs
@@ -60,7 +60,7 @@ def kernels_for(machine: Machine, kernels: KernelSet | None = None, threads: int
     return found
 
 
-class MeasuredCosts(RememberedCosts):
+class MeasuredCosts(CostModel):
     """Seconds of tasks on the CPU or the GPU at hand, with the operators' own ``kernels``; copies by the machine's links.
 
     ``folder`` (default: the cache folder) keeps the measurements of this CPU, these libraries and this number of threads.
