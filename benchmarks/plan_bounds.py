@@ -14,8 +14,6 @@ from typing import Any
 
 import click
 from found_against_grid import PAIRS
-from rich.console import Console
-from rich.table import Table
 from several import Several, one_of
 
 from taskflow.machine import load_machine
@@ -34,8 +32,10 @@ LARGE = ("llama-8B-8", "llama-8B-64", "llama-70B-64", "llama-70B-512", "gpt-175B
 @click.option("--pairs", multiple=True, type=one_of(PAIRS), default=LARGE)
 @click.option("--json", "as_json", is_flag=True)
 def main(pairs: tuple[str, ...], as_json: bool) -> None:
-    """Print the bounds of each pair."""
+    """Print the bounds of each pair as they come."""
     rows: list[dict[str, Any]] = []
+    if not as_json:
+        click.echo(f"{'pair':14} {'work':>10} {'by degrees':>10}  plans without an order  seconds of this")
     for name in pairs:
         pair = PAIRS[name]
         graph = build(pair.network, batch=pair.batch, dtype=pair.dtype, **pair.sizes)
@@ -49,15 +49,11 @@ def main(pairs: tuple[str, ...], as_json: bool) -> None:
         work = work_bound(make_evaluator(graph, machine, rule=Adam()))
         fits = least_unordered_bytes(LayerWorks(grid.sums)) <= pair.devices * grid.memory_bytes
         rows.append({"pair": name, "work": work, "by degrees": least, "fits": fits, "seconds": took})
+        if not as_json:
+            said = "may fit" if fits else "do not fit"
+            click.echo(f"{name:14} {work:8.4g} s {least:8.4g} s  {said:22}  {took[0]:.1f}, {took[1]:.1f}")
     if as_json:
-        print(json.dumps({"rows": rows}))
-        return
-    table = Table("pair", "work", "by degrees", "plans without an order", "seconds of this")
-    for row in rows:
-        fits = "may fit" if row["fits"] else "do not fit"
-        first, again = row["seconds"]
-        table.add_row(row["pair"], f"{row['work']:.4g} s", f"{row['by degrees']:.4g} s", fits, f"{first:.1f}, {again:.1f}")
-    Console().print(table)
+        click.echo(json.dumps({"rows": rows}))
 
 
 if __name__ == "__main__":

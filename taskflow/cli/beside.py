@@ -12,7 +12,7 @@ from taskflow.mapper import HybridParallel, map_graph
 from taskflow.optimizer import NO_TIME, BudgetExhausted, Deadline, SearchResult, has_usual_plans, usual_plans
 from taskflow.optimizer.evaluate import TooManyTasksError
 
-LEAST_SECONDS, MOST_SECONDS = 3.0, 60.0  # for all plans beside it, whatever is left of the budget
+LEAST_SECONDS = 3.0  # for all plans beside it, whatever is left of the budget
 
 
 def beside(problem: Problem, seconds: float, quiet: bool) -> list[dict[str, Any]]:
@@ -22,7 +22,7 @@ def beside(problem: Problem, seconds: float, quiet: bool) -> list[dict[str, Any]
     rule = evaluator.rule
     if rule is None or evaluator.costs.measures or not has_usual_plans(graph, machine, rule):
         return []
-    deadline = Deadline(min(MOST_SECONDS, max(LEAST_SECONDS, seconds)))
+    deadline = Deadline(max(LEAST_SECONDS, seconds))
     rows: list[dict[str, Any]] = []
     with working("plans beside it", not quiet), evaluator.interruptible(deadline.check):
         for usual in usual_plans(graph, machine, problem.memory_check.for_search(), rule, lambda: deadline.expired):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import gcd
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper import HybridParallel, Strategy, layer_numbers, map_graph, suits
+from taskflow.mapper import HybridParallel, Strategy, layer_numbers, map_graph, parse_plan, samples, suits
 from taskflow.optimizer.budget import BudgetExhausted
-from taskflow.optimizer.grid import held_bytes
+from taskflow.optimizer.grid import MARGIN, make_grid
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.units import reads_words
 from taskflow.rules import UpdateRule
@@ -50,23 +50,37 @@ def usual_plans(
     (``zero1``). ``over``: whether to try no more. Of a plan at which BudgetExhausted is raised, from within ``check``, it is said
     that there was no time.
     """
-    count, samples = len(machine.processors), graph.nodes[0].space.shape[0]
-    sizes = _sizes(samples // count) if samples % count == 0 else []
-    weights = sum(parameter.spec.rect.volume * parameter.spec.dtype.itemsize for parameter in graph.parameters)
-    kept = held_bytes(graph, rule)
-    least = min(processor.memory_bytes for processor in machine.processors)
+    count, batch = len(machine.processors), samples(graph)
+    sizes = _sizes(batch // count) if batch % count == 0 else []
+    may_fit = _may_fit(graph, machine, rule)
 
-    def first(name: str, plans: Sequence[tuple[str, float]]) -> UsualPlan:
-        possible = [plan for plan, held in plans if held <= least] or [plan for plan, _ in plans[-1:]]
-        return _first(name, possible, graph, machine, check, over)
+    def first(name: str, plans: list[str]) -> UsualPlan:
+        return _first(name, list(filter(may_fit, plans)) or plans[-1:], graph, machine, check, over)
 
-    yield first("DDP", [(f"d{count} mb{size}", kept) for size in sizes])
-    yield first("FSDP", [(f"d{count} mb{size} zero3{again}", kept / count) for again in FULL for size in sizes])
+    yield first("DDP", [f"d{count} mb{size}" for size in sizes])
+    yield first("FSDP", [f"d{count} mb{size} zero3{again}" for again in FULL for size in sizes])
     yield first("Megatron-LM", [
-        (f"t{t} p{p} d{count // t // p} mb{size} zero1{again}", weights / t / p + (kept - weights) / count)
-        for again in FULL for t, p in _shared(machine) if samples % (count // t // p) == 0
-        for size in _sizes(min(MOST_SAMPLES, samples // (count // t // p)))
+        f"t{t} p{p} d{count // t // p} mb{size} zero1{again}"
+        for again in FULL for t, p in _shared(machine) if batch % (count // t // p) == 0
+        for size in _sizes(min(MOST_SAMPLES, batch // (count // t // p)))
     ])  # fmt: skip
+
+
+def _may_fit(graph: OperatorGraph, machine: Machine, rule: UpdateRule) -> Callable[[str], bool]:
+    """Return what says whether a plan may fit by the closed form, as in a grid: a plan takes a second and more to be looked at."""
+    try:
+        grid = make_grid(graph, machine, rule)
+    except ValueError:  # the machine is not described
+        return lambda words: True
+
+    def may_fit(words: str) -> bool:
+        plan = parse_plan(words)
+        try:
+            return grid.memory(plan, samples(graph) // plan.samples_a_pass).nbytes <= (1 + MARGIN) * grid.memory_bytes
+        except ValueError:  # the network cannot be cut so, which is said when the plan is made
+            return True
+
+    return may_fit
 
 
 def _sizes(most: int) -> list[int]:

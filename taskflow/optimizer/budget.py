@@ -71,6 +71,27 @@ class Budget:
 TEN_SECONDS = Budget(seconds=10.0)
 
 
+class Looks:
+    """Plans that a search may look at in closed form, in all of its phases: ``most``. Where proposals are the budget these are
+    counted, since a clock would not give everybody the same plan."""
+
+    def __init__(self, most: float = inf) -> None:
+        self.left = most
+
+    def part(self, share: float = 1.0) -> Callable[[], bool]:
+        """Return a function that counts a plan for each call, and returns true without once this ``share`` of what is left now has
+        been counted."""
+        until = self.left * (1 - share) if isfinite(self.left) else -inf
+
+        def spent() -> bool:
+            if self.left - 1 < until:
+                return True
+            self.left -= 1
+            return False
+
+        return spent
+
+
 class Deadline:
     """Time at which a search must end, counted from the creation of this object. ``seconds``: of the whole search. ``stopped``:
     the user wants it to end now. ``now``: another timer (benchmarks that run beside other work use the processor's time).

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from math import isfinite
 
 from taskflow.mapper import Strategy, plan_of
 from taskflow.optimizer.budget import Budget, BudgetExhausted, Deadline
@@ -44,7 +44,6 @@ LATE_CHANGE = 0.5  # seconds beyond the budget to look for what would fit where 
 LATE_PLAN = 5.0  # seconds beyond the budget to simulate it, or a quarter of the budget if that is more
 CHANGE_SHARE = 0.3  # of the time that is left where no plan in notation fits, for what would fit
 LATE_BOUND = 0.2  # seconds beyond the budget for a bound
-PLANS_BOUND_SHARE = 0.5  # of the time that is left after plans in notation, at most, for their bound
 PIECE_SECONDS = 2e-6
 """That a piece of a plan without an order takes at least to be placed, lowered and simulated for the first time."""
 UNORDERED = "plans that are neither pipelined nor sharded"
@@ -60,8 +59,8 @@ class SearchRun:
 
     ``options``: of all phases, with a deadline. ``allowed``: decides on plans in notation. ``searcher``: the algorithm for
     operators. ``constraints``: the caller's. ``lacks``: says why a strategy cannot run (`refusal`). ``ordered``: starts with an
-    order. ``no_plans``: why plans in notation are not searched; empty if they are. ``may_repair``: whether the last phase may
-    answer.
+    order; ``unordered``: the caller's others. ``no_plans``: why plans in notation are not searched; empty if they are.
+    ``may_repair``: whether the last phase may answer.
     """
 
     evaluator: Evaluator
@@ -72,6 +71,7 @@ class SearchRun:
     lacks: Callable[[Strategy], str]
     target: PlanTarget | None = None
     ordered: tuple[Strategy, ...] = ()
+    unordered: tuple[Strategy, ...] = ()
     no_plans: str = ""
     may_repair: bool = True
     found: SearchResult | None = None
@@ -97,6 +97,11 @@ class SearchRun:
         """The end of the search."""
         assert self.options.deadline is not None
         return self.options.deadline
+
+    @property
+    def may_fit_unordered(self) -> bool:
+        """False if it is known that no plan without an order fits."""
+        return self.grid is None or self.grid.may_fit_unordered
 
     @property
     def plans_alone(self) -> bool:
@@ -208,12 +213,12 @@ def _plans(run: SearchRun) -> SearchResult | None:
         graph, machine, evaluator.rule, None if allowed.free else allowed.may_have, target.all_of_a_layer if target else "full"
     )
     run.whole = may_be_whole(grid)
-    share = TIME_SHARE if run.whole and not run.plans_alone else 1 - LEAST_SHARE
+    share = TIME_SHARE if run.whole and run.may_fit_unordered and not run.plans_alone else 1 - LEAST_SHARE
     searched = layered_search(
         evaluator, replace(options, lacks=run.lacks), grid, share, make=allowed.strategy, begun=run.begun
     )
     first = searched.result
-    late = Deadline(max(PLANS_BOUND_SHARE * deadline.left, LATE_BOUND) if isfinite(options.budget.seconds) else inf)
+    late = Deadline(max(deadline.left, LATE_BOUND))  # a bound is known only if no other phase follows
     try:
         run.least = grid.least(lambda: late.expired or deadline.stopped)
     except KeyboardInterrupt:
@@ -234,6 +239,9 @@ def _no_operators(run: SearchRun) -> str:
         return "no plan can fit"
     if run.allowed.products:
         return f"only plans in notation have products={run.allowed.products}"
+    if not run.may_fit_unordered:
+        run.lacking += [start.name for start in run.unordered]
+        return "none fits the memory of all devices together"
     if not run.found:
         return ""
     why = ""

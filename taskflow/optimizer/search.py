@@ -127,7 +127,7 @@ def search(
     allowed = Allowed(graph, machine, asked, target, lambda: deadline.expired, products)
     run = SearchRun(
         evaluator, options, in_threads(ALGORITHMS[algorithm], threads), allowed, asked.constraints, refusal(check, target),
-        target, ordered, no_plans, may_repair=algorithm == "guided" and not (alone or measures),
+        target, ordered, unordered, no_plans, may_repair=algorithm == "guided" and not (alone or measures),
     )
     try:
         found = in_phases(run)

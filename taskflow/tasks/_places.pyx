@@ -37,7 +37,7 @@ def places(sizes, first, last, int64_t most):
             memmove(placed + at + 1, placed + at, (i - at) * sizeof(Placed))
             placed[at] = Placed(place, place + size[i], begin[i], end[i])
             found[i] = place
-    return np.asarray(found).tolist() if fits else None
+    return np.asarray(found) if fits else None
 
 
 cdef struct Two:
@@ -137,4 +137,4 @@ def places_by_time(sizes, first, last):
             found[i] = place
             live += size[i]
             most = max(most, live)
-    return np.asarray(found).tolist(), top, most
+    return np.asarray(found), top, most

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from taskflow.tasks.places import Integers
+from taskflow.tasks.places import Array, Integers
 
 try:
     from taskflow.tasks._places import places, places_by_time
 except ImportError:  # it was not compiled
     from taskflow.tasks.places import places, places_by_time
-
-Array = np.ndarray[Any, np.dtype[np.int64]]
 
 ALIGNMENT = 64  # bytes: a cache line
 NEAR = 1.02  # an arena of so many times what lives at once is good enough
@@ -46,10 +43,10 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
     """Plan an arena in which buffers whose lifetimes overlap never share bytes (`plan_places`)."""
     ordered = sorted(lifetimes, key=lambda x: (x.first, x.buffer))
     found, top, most = plan_places([x.nbytes for x in ordered], [x.first for x in ordered], [x.last for x in ordered])
-    return MemoryPlan({life.buffer: place for life, place in zip(ordered, found)}, top, most)
+    return MemoryPlan({life.buffer: place for life, place in zip(ordered, found.tolist())}, top, most)
 
 
-def plan_places(nbytes: Integers, first: Integers, last: Integers) -> tuple[list[int], int, int]:
+def plan_places(nbytes: Integers, first: Integers, last: Integers) -> tuple[Array, int, int]:
     """Return the offsets of buffers that live from position ``first`` (ascending) to ``last``, the arena's size, and the most
     bytes that live at once. Places are best fits in order of first use, which puts new values where the last ones have just been.
     If that leaves holes, the same backwards in time is tried, and placing the largest buffers first, by size or by size times time
@@ -62,27 +59,42 @@ def plan_places(nbytes: Integers, first: Integers, last: Integers) -> tuple[list
     backwards, other = _backwards(sizes, first, last)
     if other < top:
         found, top = backwards, other
+    ends = np.argsort(last, kind="stable")
+    ended = np.searchsorted(last[ends], first)  # how many have ended when one begins
     for keys in (given, given * (last - first + 1)):
-        better = _by_size(sizes, first, last, keys, top) if top > most else None
-        if better is not None:
+        order = np.argsort(-keys, kind="stable")
+        apart = sum(_at_once(np.where(which, sizes, 0), ends, ended) for which in _apart(order))
+        if apart < top and (better := _by_size(sizes, first, last, order, top)) is not None:
             found, top = better
     return found, top, most
 
 
-def _backwards(sizes: Array, first: Array, last: Array) -> tuple[list[int], int]:
+def _apart(order: Array) -> tuple[Array, Array]:
+    """Which of the buffers are among the first `MANY` of an order, and which are not."""
+    many = np.zeros(len(order), bool)
+    many[order[:MANY]] = True
+    return many, ~many
+
+
+def _at_once(sizes: Array, ends: Array, ended: Array) -> int:
+    """The most bytes that live at once. ``ends``: the order in which buffers end; ``ended``: how many have when each begins."""
+    freed = np.append(0, np.cumsum(sizes[ends]))
+    return int((np.cumsum(sizes) - freed[ended]).max(initial=0))
+
+
+def _backwards(sizes: Array, first: Array, last: Array) -> tuple[Array, int]:
     """Best fits in order of last use, from the end. Offsets and the arena's size."""
     order, end = np.argsort(-last, kind="stable"), last.max(initial=0)
     placed, top, _ = places_by_time(sizes[order], end - last[order], end - first[order])
     found = np.empty(len(sizes), np.int64)
     found[order] = placed
-    return found.tolist(), top
+    return found, top
 
 
-def _by_size(sizes: Array, first: Array, last: Array, keys: Array, best: int) -> tuple[list[int], int] | None:
-    """The largest by ``keys`` first, each at the lowest place that is free while it lives; of very many buffers the rest, which
+def _by_size(sizes: Array, first: Array, last: Array, order: Array, best: int) -> tuple[Array, int] | None:
+    """The largest first, by ``order``, each at the lowest place that is free while it lives; of very many buffers the rest, which
     matter little, by time behind them. Offsets and the arena's size; None as soon as it is known to be no less than ``best``."""
-    ordered = np.argsort(-keys, kind="stable")
-    many, others = ordered[:MANY], np.sort(ordered[MANY:])
+    many, others = order[:MANY], np.sort(order[MANY:])
     behind, top_behind, _ = places_by_time(sizes[others], first[others], last[others])
     placed = places(sizes[many], first[many], last[many], best - top_behind)
     if placed is None:
@@ -90,5 +102,5 @@ def _by_size(sizes: Array, first: Array, last: Array, keys: Array, best: int) ->
     found = np.empty(len(sizes), np.int64)
     found[many] = placed
     top = int((found[many] + sizes[many]).max(initial=0))
-    found[others] = np.array(behind, np.int64) + top
-    return found.tolist(), top + top_behind
+    found[others] = behind + top
+    return found, top + top_behind

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-Integers = Sequence[int] | np.ndarray[Any, np.dtype[np.int64]]
+Array = np.ndarray[Any, np.dtype[np.int64]]
+Integers = Sequence[int] | Array
 
 
-def places(sizes: Integers, first: Integers, last: Integers, most: int) -> list[int] | None:
+def places(sizes: Integers, first: Integers, last: Integers, most: int) -> Array | None:
     """Return the byte offset of each buffer of ``sizes`` bytes that lives from position ``first`` to ``last``, given those of the
     buffers before it. None if one does not end below ``most``."""
     found: list[int] = []
@@ -31,10 +32,10 @@ def places(sizes: Integers, first: Integers, last: Integers, most: int) -> list[
             return None
         insort(placed, (place, place + size, begin, end))
         found.append(place)
-    return found
+    return np.array(found, np.int64)
 
 
-def places_by_time(sizes: Integers, first: Integers, last: Integers) -> tuple[list[int], int, int]:
+def places_by_time(sizes: Integers, first: Integers, last: Integers) -> tuple[Array, int, int]:
     """Return the byte offset of each buffer of ``sizes`` bytes that lives from position ``first`` (ascending) to ``last``, the
     arena's size, and the most bytes that live at once. Each takes the smallest hole that holds it, else the arena grows. None ends
     before it begins."""
@@ -58,7 +59,7 @@ def places_by_time(sizes: Integers, first: Integers, last: Integers) -> tuple[li
         heapq.heappush(ends, (end, number))
         live += size
         most = max(most, live)
-    return found, top, most
+    return np.array(found, np.int64), top, most
 
 
 def _ints(of: Integers) -> list[int]:

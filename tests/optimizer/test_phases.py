@@ -14,11 +14,13 @@ from taskflow.cli.main import main
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.machine.cluster import Cluster
-from taskflow.mapper import HybridParallel, Strategy, map_graph, parse_plan, plan_of
+from taskflow.mapper import DataParallel, HybridParallel, Strategy, map_graph, parse_plan, plan_of
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.operators.operator import Soap
 from taskflow.optimizer import MemoryCheck, NothingFits, PhaseReport, SearchResult, make_evaluator, search
-from taskflow.optimizer.grid import Allowed, NotAllowedError
+from taskflow.optimizer.grid import Allowed, NotAllowedError, PlanGrid
+from taskflow.optimizer.grid.bound_work import LayerWorks
+from taskflow.optimizer.grid.plan_bound import least_unordered_bytes
 from taskflow.optimizer.space import Constraints, SpaceOptions
 from taskflow.rules import Adam
 
@@ -140,6 +142,22 @@ def test_a_start_that_does_not_fit_is_said_to_lack_memory() -> None:
     found = search(network(), machine(2, need - 1), rule=RULE, budget="20p", starts=[start])
     assert start.name in found.lacking and start.name in found.starts
     assert found.strategy != start
+
+
+# ---- what is left out because it cannot be ---------------------------------------------------------------------------
+def test_operators_are_not_searched_where_no_plan_without_an_order_fits() -> None:
+    """Recomputation halves the memory here, and only plans with an order have it."""
+    sizes = replace(LlamaConfig.small(), batch=16, layers=8, steps=128, hidden=64, inner=160, vocabulary=512)
+    graph = llama(sizes, "bfloat16")
+    least = least_unordered_bytes(LayerWorks(PlanGrid(graph, machine(), RULE).sums))
+    small, data = machine(2, int(least / 2) - 1), map_graph(DataParallel(), graph, machine())
+    found = search(graph, small, rule=RULE, budget="20p", starts=[data])
+    assert phase(found, "operators").barred == "none fits the memory of all devices together"
+    assert found.strategy.ordered and found.lacking == ("data",) and found.lower_bound > 0
+    assert not any("neither pipelined" in one for one in found.left_out)
+    assert max(MemoryCheck(make_evaluator(graph, small, rule=RULE)).peaks(data)[0]) > small.processors[0].memory_bytes
+    large = search(graph, machine(2, int(4 * least)), rule=RULE, budget="20p")
+    assert phase(large, "operators").barred == "" and "data" in large.starts
 
 
 # ---- where nothing is found ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from fast_and_slow import fast_among
 from search_toys import CtrlC, Table, rugged, tiny
 
 from taskflow.machine import load_machine
-from taskflow.mapper import HybridParallel, OpConfig, Strategy, map_graph
+from taskflow.mapper import HybridParallel, HybridPlan, OpConfig, Strategy, map_graph
 from taskflow.models import build
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import budget as budgets
@@ -24,10 +24,11 @@ from taskflow.optimizer.algorithms.mcmc import mcmc
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.algorithms.optcnn import MOST_PAIRED, additive_plan
 from taskflow.optimizer.bounds.work_and_path import lower_bound
-from taskflow.optimizer.budget import Budget, Deadline
+from taskflow.optimizer.budget import Budget, Deadline, Looks
 from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS
+from taskflow.optimizer.grid import PlanGrid, PlanMemory
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.memory_estimate import MemoryEstimate
 from taskflow.optimizer.options import SearchOptions
@@ -290,6 +291,38 @@ def test_a_search_on_1024_devices_ends_within_a_second_of_its_budget(seconds: fl
     took = time.process_time() - begin
     first = found.history[0].elapsed  # until data parallelism had been evaluated, which is done in any case
     assert took <= max(seconds, first) + 1.0, f"{took:.1f} s: {found}"
+
+
+def test_looks_are_shared_by_parts() -> None:
+    looks = Looks(10)
+    part = looks.part(0.5)
+    assert [part() for _ in range(7)] == [False] * 5 + [True] * 2
+    rest = looks.part()
+    assert [rest() for _ in range(6)] == [False] * 5 + [True] and looks.part()()
+    assert not any(part() for part in [Looks().part(0.5)] for _ in range(1000))
+
+
+def test_proposals_bound_the_plans_that_are_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small budget looks at few plans in closed form, a larger one at more, up to all; the same ones each time."""
+    layered = import_module("taskflow.optimizer.grid.layered_search")
+    monkeypatch.setattr("taskflow.optimizer.grid.plans.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr(layered, "LEAST_LOOKS", 40)
+    monkeypatch.setattr(layered, "LOOKS", 20)
+    graph, machine = llama(replace(LlamaConfig.small(), batch=16, layers=4), "bfloat16"), load_machine("h100", 8)
+    asked, memory = [0], PlanGrid.memory
+
+    def counted(self: PlanGrid, plan: HybridPlan, count: int) -> PlanMemory:
+        asked[0] += 1
+        return memory(self, plan, count)
+
+    monkeypatch.setattr(PlanGrid, "memory", counted)
+    found = []
+    for budget in ("1p", "20p", "20p", "1000p"):
+        asked[0] = 0
+        seconds = search(graph, machine, budget=budget).seconds
+        found.append((asked[0], seconds))
+    assert found[0][0] <= 40 + 10 < found[1][0] <= 20 * 20 + 10 < found[3][0]
+    assert found[1] == found[2] and found[0][1] >= found[1][1] >= found[3][1]
 
 
 def test_many_candidates_are_an_even_sample_of_all() -> None:

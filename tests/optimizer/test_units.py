@@ -8,6 +8,7 @@ import pytest
 from fast_and_slow import fast_among
 
 from taskflow.machine import load_machine
+from taskflow.mapper import HybridParallel, Strategy, map_graph
 from taskflow.models import build
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import BudgetExhausted, MemoryCheck, has_usual_plans, make_evaluator, step_units, usual_plans
@@ -67,6 +68,28 @@ def test_usual_plans_are_the_first_that_fit(memory: float) -> None:
     for plan in plans:
         assert plan.strategy is not None and plan.lacks == room(plan.strategy)
     assert tuple(plan.plan + ("!" if plan.lacks else "") for plan in plans) == USUAL[memory]
+
+
+def test_usual_plans_that_cannot_fit_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The closed form rules them out; what is answered is the same."""
+    graph, machine, asked = decoder(64, 4, 32), load_machine("h100", 8), list[str]()
+    evaluator = make_evaluator(graph, machine, rule=Adam())
+    most = 0.7 * max(MemoryCheck(evaluator).peaks(map_graph(HybridParallel("d8 mb1"), graph, machine))[0])
+    small = replace(machine, kinds=tuple(replace(kind, memory_bytes=int(most)) for kind in machine.kinds))
+
+    class Asked(MemoryCheck):
+        def __call__(self, strategy: Strategy) -> str:
+            asked.append(strategy.name)
+            return super().__call__(strategy)
+
+    answers = []
+    for may_fit in (None, lambda *_: lambda words: True):
+        asked.clear()
+        if may_fit is not None:
+            monkeypatch.setattr("taskflow.optimizer.beside._may_fit", may_fit)
+        check = Asked(make_evaluator(graph, small, rule=Adam()))
+        answers.append(([(one.name, one.plan, bool(one.lacks)) for one in usual_plans(graph, small, check, Adam())], len(asked)))
+    assert answers[0][0] == answers[1][0] and answers[0][1] < answers[1][1]
 
 
 def test_who_has_usual_plans() -> None:

@@ -131,14 +131,17 @@ def test_the_compiled_places_are_those_of_the_definition(lives: list[Lifetime], 
     compiled = pytest.importorskip("taskflow.tasks._places", reason="it was not compiled")
     given = [x.nbytes for x in lives], [x.first for x in lives], [x.last for x in lives]
     most = 1 + int(part * sum(given[0]))
-    assert compiled.places(*given, most) == places(*given, most)
+    found, defined = compiled.places(*given, most), places(*given, most)
+    assert (found is None) == (defined is None) and (defined is None or found.tolist() == defined.tolist())
     ordered = sorted(lives, key=lambda life: life.first)
     by_time = [rounded(x.nbytes) for x in ordered], [x.first for x in ordered], [x.last for x in ordered]
-    assert compiled.places_by_time(*by_time) == places_by_time(*by_time)
+    (found, *sizes), (defined, *of) = compiled.places_by_time(*by_time), places_by_time(*by_time)
+    assert found.tolist() == defined.tolist() and sizes == of
 
 
 def test_a_place_is_the_lowest_that_is_free() -> None:
-    assert places([4, 2, 2, 3, 1], [0, 0, 5, 5, 0], [4, 9, 9, 9, 9], 11) == [0, 4, 0, 6, 9]
+    found = places([4, 2, 2, 3, 1], [0, 0, 5, 5, 0], [4, 9, 9, 9, 9], 11)
+    assert found is not None and found.tolist() == [0, 4, 0, 6, 9]
     assert places([4, 2, 2, 3, 1], [0, 0, 5, 5, 0], [4, 9, 9, 9, 9], 10) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from math import inf, isfinite, nan
 from typing import Any
@@ -159,13 +160,19 @@ class PlanGrid:
         return refitted(self, one, spare())
 
     def least(self, over: Callable[[], bool] = lambda: False) -> float:
-        """Return seconds that no plan takes less than; 0 if they are not known, or ``over`` returned true before. Infinite if none
-        fits."""
-        whole = sum(processor.memory_bytes for processor in self.machine.processors)
-        works = LayerWorks(self.sums)
-        if least_unordered_bytes(works) <= whole:
-            return 0.0  # a plan without an order, of any cuts, may be faster than all in notation
-        return least_of_plans(works, self.memory_bytes, over)
+        """Return seconds that no plan takes less than, as far as they are known once ``over`` returns true (`least_of_plans`). 0 if
+        a plan without an order, of any cuts, may be faster than all in notation."""
+        return 0.0 if self.may_fit_unordered else least_of_plans(self.works, self.memory_bytes, over)
+
+    @cached_property
+    def works(self) -> LayerWorks:
+        """What devices do at least, for bounds."""
+        return LayerWorks(self.sums)
+
+    @cached_property
+    def may_fit_unordered(self) -> bool:
+        """False if no plan without an order fits the devices, however it is cut and placed."""
+        return least_unordered_bytes(self.works) <= sum(processor.memory_bytes for processor in self.machine.processors)
 
     def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield the plans that differ in one choice."""
@@ -179,9 +186,10 @@ class PlanGrid:
 def best_of_grid(
     evaluator: Evaluator, lacks: Callable[[Strategy], str] = lambda strategy: "", *, deadline: Deadline | None = None,
     most: int = SIMULATED, grid: AnyGrid | None = None, share: float = 1.0, must: bool = True,
-    until: float = inf, make: Callable[[HybridPlan], Strategy] | None = None,
+    until: float = inf, make: Callable[[HybridPlan], Strategy] | None = None, looked: Callable[[], bool] = lambda: False,
 ) -> GridResult:
     """Price all plans and simulate the best ``most`` of them (more if none of these fits), within ``share`` of the ``deadline``.
+    ``looked``: whether no more are priced (`Looks.part`).
     ``lacks``: returns what memory a strategy lacks (empty: it fits). ``must``: simulate plans until one fits even if that is likely
     to take longer; ``until``: the second at which even that is abandoned. A plan whose price promises much more than the best
     so far may take most of the time that is left. ``make``: makes a plan's strategy (`Allowed.strategy`; by default any plan's).
@@ -197,7 +205,7 @@ def best_of_grid(
     left_out: list[str] = []
     pairs: list[tuple[float, float]] = []
     own_end = end
-    order = _order(grid, trial, counts, end, deadline, isfinite(end), must)
+    order = _order(grid, trial, counts, end, deadline, isfinite(end), must, looked)
     for one in soon_first(order, trial, lambda: SOON * deadline.left) if must else order:
         end = own_end  # at which `trial` ends a simulation
         if len(pairs) >= (most if trial.best is not None else LACKING * most):
@@ -241,7 +249,8 @@ def best_of_grid(
 
 
 def _order(
-    grid: AnyGrid, trial: PlanTrial, counts: list[int], end: float, deadline: Deadline, early: bool, must: bool
+    grid: AnyGrid, trial: PlanTrial, counts: list[int], end: float, deadline: Deadline, early: bool, must: bool,
+    looked: Callable[[], bool],
 ) -> Iterator[PricedPlan]:
     """Yield the plans in the order of simulation. ``early``: the first is a usual one, the smallest of those with nearly the best
     price, and comes before the others are priced. ``counts`` receives the number of plans and of those that fit."""
@@ -250,7 +259,7 @@ def _order(
         """Whether a share of what is left from now on has passed: of all time, if there must be a plan and is none."""
         last = end if trial.best is not None or not must else deadline.elapsed + max(0.0, deadline.left)
         until = deadline.elapsed + PRICING * max(0.0, last - deadline.elapsed)
-        return lambda: deadline.expired or deadline.elapsed >= until
+        return lambda: deadline.expired or deadline.elapsed >= until or looked()
 
     first: HybridPlan | None = None
     if early and (usual := grid.usual(part())):

@@ -8,7 +8,7 @@ from math import ceil, inf, isfinite
 from random import Random
 
 from taskflow.mapper import HybridPlan, Strategy, samples
-from taskflow.optimizer.budget import BudgetExhausted, Deadline
+from taskflow.optimizer.budget import BudgetExhausted, Deadline, Looks
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.grid.descent import descend
 from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid
@@ -22,6 +22,9 @@ from taskflow.optimizer.result import Improvement, Progress, SearchResult
 MOST_PROPOSALS = 24  # after the grid, where no seconds limit them: each takes as long as thousands without an order
 PROPOSALS_SHARE = 0.1  # of a budget of proposals, for the grid; as much again for what follows
 GRID_SHARE = 0.5  # of these, for the grid
+LOOKS, LEAST_LOOKS = 100, 2000
+"""Plans in closed form for each proposal of a budget, and in any case: among these are all that people often use."""
+GRID_LOOKS = 0.5  # of these, for the grid
 FIT_SHARE = 0.5  # of the time after the grid, for plans that recompute as much as memory requires
 NEARLY = 1.02  # times the seconds that are expected of the fastest
 MOST_FITTED = 3  # simulations of one of these, each with the memory that the one before left
@@ -74,6 +77,7 @@ class _LayeredSearch:
         part = ceil(PROPOSALS_SHARE * proposals) if isfinite(proposals) else inf
         self.most_grid = int(min(SIMULATED, part))
         self.most = part if timed else min(part, MOST_PROPOSALS)
+        self.looks = Looks(max(LEAST_LOOKS, LOOKS * proposals))
         self.history: list[Improvement] = []
         self.accepted = 0
         self.before = 0  # proposals of the grid
@@ -89,6 +93,7 @@ class _LayeredSearch:
             must=not may_be_whole(self.grid) or not self.options.rivals, until=last,
             share=GRID_SHARE * max(0.0, self.end - self.deadline.elapsed) / self.deadline.left
             if isfinite(self.deadline.seconds) and self.deadline.left else 1.0, make=self.make,
+            looked=self.looks.part(GRID_LOOKS),
         )
         trial = PlanTrial(
             self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end,
@@ -133,16 +138,16 @@ class _LayeredSearch:
         simulations say of some is expected of the others of their kind. BudgetExhausted when time or proposals end."""
         if trial.simulated >= self.most:
             return
-        found, end = self._part(LOOKING * DESCENT_SHARE), self._part(DESCENT_SHARE)
-        self._simulate(trial, descend(self.grid, self.grid.fitting, lambda: trial.over() or self.deadline.elapsed >= found), end)
+        over, end = self._looked(trial, DESCENT_SHARE), self._part(DESCENT_SHARE)
+        self._simulate(trial, descend(self.grid, self.grid.fitting, over), end)
 
     def _fit(self, trial: PlanTrial) -> None:
         """Simulate plans in which each rank recomputes as much as memory requires. What is planned of the memory of the best
         ones says how much more or less that is than in closed form. BudgetExhausted when time or proposals end."""
         if trial.simulated >= self.most:
             return
-        found, end = self._part(LOOKING * FIT_SHARE), self._part(FIT_SHARE)
-        self._simulate(trial, self.grid.fitted(lambda: trial.over() or self.deadline.elapsed >= found, trial.seconds), end)
+        over, end = self._looked(trial, FIT_SHARE), self._part(FIT_SHARE)
+        self._simulate(trial, self.grid.fitted(over, trial.seconds), end)
 
     def _split(self, trial: PlanTrial) -> None:
         """Simulate the best plan with its micro-batches split in two, then in four, and so on, as long as that is faster.
@@ -162,6 +167,11 @@ class _LayeredSearch:
 
     def _part(self, share: float) -> float:
         return self.deadline.elapsed + share * max(0.0, self.end - self.deadline.elapsed)
+
+    def _looked(self, trial: PlanTrial, share: float) -> Callable[[], bool]:
+        """What ends looking at plans in closed form within a share of the time, and of the looks, that are left."""
+        found, looked = self._part(LOOKING * share), self.looks.part(share)
+        return lambda: trial.over() or self.deadline.elapsed >= found or looked()
 
     def _simulate(self, trial: PlanTrial, plans: Sequence[PricedPlan], end: float) -> None:
         """Simulate plans until ``end`` while they may be faster than what is known, and those like the fastest that use all of the
@@ -239,12 +249,12 @@ class _LayeredSearch:
         price first. Those with the same passes have a lower one, since prices of such differ as their seconds do; and they need no
         more than the plan, in closed form, and the ``spare`` bytes that it was seen to leave."""
         batch = samples(self.grid.graph)
-        own_bytes = self.grid.memory(plan, batch // plan.samples_a_pass).nbytes
+        own_bytes, looked = self.grid.memory(plan, batch // plan.samples_a_pass).nbytes, self.looks.part()
         fitting: list[tuple[HybridPlan, int]] = []
         for one in self.grid.neighbours(plan):
             if one in self.climbed:
                 continue
-            if self.deadline.elapsed >= self.end:
+            if self.deadline.elapsed >= self.end or looked():
                 raise BudgetExhausted
             count = batch // one.samples_a_pass
             try:

@@ -95,6 +95,11 @@ class MixedGrid:
         """0: of unequal devices it is not known."""
         return 0.0
 
+    @property
+    def may_fit_unordered(self) -> bool:
+        """True: of unequal devices it is not known."""
+        return True
+
     def _every(
         self, over: Callable[[], bool], seen: set[HybridPlan], most: float = inf
     ) -> Iterator[tuple[HybridPlan, int]]:

@@ -23,6 +23,7 @@ from math import inf
 import numpy as np
 
 from taskflow.mapper import HybridPlan, samples
+from taskflow.optimizer.cost.measured import blas_threads
 from taskflow.optimizer.grid.bound_options import delays, layer_kinds, pass_seconds
 from taskflow.optimizer.grid.bound_places import Kind, ScheduleKind, kind_of, kinds_of, places_of
 from taskflow.optimizer.grid.bound_program import LeastProgram
@@ -50,8 +51,8 @@ class _LayerSums:
 
 
 def least_of_plans(works: LayerWorks, memory_bytes: int, over: Callable[[], bool] = lambda: False) -> float:
-    """Return the seconds; infinite if no plan fits devices of ``memory_bytes``, and 0 if ``over`` returned true before all shapes
-    were looked at."""
+    """Return the seconds; infinite if no plan fits devices of ``memory_bytes``. If ``over`` returns true before, what is known by
+    then: each shape's seconds without regard to memory; 0 if these are not known of all."""
     graph, found = works.sums.graph, inf
     left: list[tuple[float, int, HybridPlan]] = []
     for plan in _shapes(works):
@@ -61,13 +62,14 @@ def least_of_plans(works: LayerWorks, memory_bytes: int, over: Callable[[], bool
             ahead, back = pass_seconds(works, plan)
             passes = samples(graph) // plan.samples_a_pass / plan.pipeline
             left.append((passes * float(ahead.sum() + back.min(axis=0).sum()), len(left), plan))
-    for quick, _, shape in sorted(left, key=lambda one: one[:2]):
-        if quick >= found:
-            break
-        for kind in kinds_of(shape, samples(graph) // shape.samples_a_pass, works.sums.layers):
-            if over():
-                return 0.0
-            found = min(found, least_of(works, shape, memory_bytes, found, kind))
+    with blas_threads(1):  # matrices are so small that threads would mostly wait for each other
+        for quick, _, shape in sorted(left, key=lambda one: one[:2]):
+            if quick >= found:
+                break
+            for kind in kinds_of(shape, samples(graph) // shape.samples_a_pass, works.sums.layers):
+                if over():
+                    return quick  # of all shapes that are left the least, and less than was found
+                found = min(found, least_of(works, shape, memory_bytes, found, kind))
     return found
 
 

@@ -82,7 +82,13 @@ class AnyGrid(Protocol):
         ...
 
     def least(self, over: Callable[[], bool] = ...) -> float:
-        """Return seconds that no plan takes less than, with an order or without; 0 if they are not known, infinite if none fits."""
+        """Return seconds that no plan takes less than, with an order or without; 0 if they are not known, infinite if none fits.
+        Once ``over`` answers true, what is known by then."""
+        ...
+
+    @property
+    def may_fit_unordered(self) -> bool:
+        """False if no plan without an order fits the devices, however it is cut and placed."""
         ...
 
     def memory(self, plan: HybridPlan, count: int) -> PlanMemory:

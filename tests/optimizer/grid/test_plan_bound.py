@@ -17,6 +17,7 @@ from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.bounds import work_bound
+from taskflow.optimizer.cost.measured import openblas
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.grid import PlanGrid, grid_plans, neighbours
 from taskflow.optimizer.grid.bound_places import ScheduleKind, places_of
@@ -180,6 +181,30 @@ def test_memory_counts() -> None:
     assert bounds == sorted(bounds) and bounds[0] < bounds[-1]
     assert least_of_plans(LayerWorks(grid.sums), 10_000) > 100 * least_of_plans(LayerWorks(grid.sums), 10**10)
     assert least_of_plans(LayerWorks(grid.sums), 10**10, lambda: True) == 0.0
+
+
+def test_a_bound_that_is_interrupted_is_what_is_known_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each look at the time more is known, and never more than in the end. Matrices are inverted by one thread."""
+    library, threads, solve = openblas(), set[int](), LeastProgram.solve
+    if library is not None:
+        monkeypatch.setattr(LeastProgram, "solve", lambda self, most: threads.add(library.get_threads()) or solve(self, most))
+    grid, memory = PlanGrid(decoder("gpt", layers=2, batch=4), slow("h100", 2), RULE), 1_450_000
+    asked = [0]
+
+    def looks(most: float) -> float:
+        asked[0] = 0
+
+        def over() -> bool:
+            asked[0] += 1
+            return asked[0] > most
+
+        return least_of_plans(LayerWorks(grid.sums), memory, over)
+
+    found, all_looks = looks(inf), asked[0]
+    bounds = [looks(most) for most in range(all_looks + 1)]
+    assert bounds[0] == 0.0 and bounds == sorted(bounds) and bounds[-1] == found
+    assert 0 < next(bound for bound in bounds if bound) < found
+    assert library is None or threads == {1}
 
 
 def test_plans_without_an_order_need_what_is_said() -> None:

@@ -4,7 +4,7 @@ Measurements reproduce the conditions of a step: the state of caches, other proc
 """
 
 from taskflow.optimizer.cost.measured.bench import measure, memory_action, piece_action
-from taskflow.optimizer.cost.measured.blas_threads import openblas
+from taskflow.optimizer.cost.measured.blas_threads import blas_threads, openblas
 from taskflow.optimizer.cost.measured.cache_state import between
 from taskflow.optimizer.cost.measured.contention import ContendingProcesses
 from taskflow.optimizer.cost.measured.guard import NotMeasured, before_measuring, nothing_new
