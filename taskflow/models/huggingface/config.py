@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from taskflow.collector import paused_collector
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models.huggingface.adapters import with_adapters
@@ -120,6 +121,7 @@ def _whatever_is_missing(module: Any, build: Callable[[], OperatorGraph]) -> Ope
     return graph
 
 
+@paused_collector()
 def module_of(
     config: str | Path | Mapping[str, Any], *, weights: bool = False, dtype: str | None = None, **changes: Any
 ) -> Any:
