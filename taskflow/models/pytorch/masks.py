@@ -129,6 +129,16 @@ def both(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
     return Mask(ops.mul(a, b, name=name))
 
 
+@_says("mul", "multiply", "__mul__", "__rmul__")
+def product(graph: OperatorGraph, name: str, input: Any, other: Any) -> Any:
+    """Numbers where a mask is True, else 0; of two masks, both."""
+    if not any(isinstance(value, Tensor) for value in (input, other)):
+        return both(graph, name, input, other)
+    mask, x = (input, other) if isinstance(input, Mask) else (other, input)
+    own = ops.cast(mask.tensor, x.dtype, name=f"{name}.mask") if x.spec.differentiable else counted(graph, f"{name}.mask", mask)
+    return ops.mul(x, own, name=name)
+
+
 @_says("logical_not", "bitwise_not", "__invert__")
 def opposite(graph: OperatorGraph, name: str, input: Any) -> Mask:
     """Logical not."""

@@ -220,8 +220,8 @@ _one(lambda input, dim, unbiased=None, keepdim=False, *, correction=None: (
     input.std(dim, keepdim=keepdim, **_lost(unbiased, correction)), input.mean(dim, keepdim=keepdim)), "std_mean")
 _one(lambda input, indices, dim: input.gather(dim, indices), "take_along_dim")
 _one(lambda input, split_sizes, dim=0: torch.split(input, split_sizes, dim), "split_with_sizes")
-_one(lambda input, dim: _running(input, dim, operator.ge, torch.maximum), "cummax")
-_one(lambda input, dim: _running(input, dim, operator.le, torch.minimum), "cummin")
+_one(lambda input, dim: torch.return_types.cummax(_running(input, dim, operator.ge, torch.maximum)), "cummax")
+_one(lambda input, dim: torch.return_types.cummin(_running(input, dim, operator.le, torch.minimum)), "cummin")
 APART[torch.Tensor.where] = lambda input, condition, other: torch.where(condition, input, other)  # whose order is another one
 
 
