@@ -451,6 +451,103 @@ CONFIGS: dict[str, dict[str, Any]] = {
         video_token_id=6, image_start_token_id=7, image_end_token_id=8,
         vision_config=PATCHES | dict(intermediate_size=128, out_hidden_size=64, image_size=512),
     ),
+    "Longformer": dict(
+        model_type="longformer", architectures=["LongformerForMaskedLM"], attention_window=[8, 8], max_position_embeddings=64,
+        **WIDTH, **WORDS,
+    ),
+    "LED": dict(
+        model_type="led", architectures=["LEDForConditionalGeneration"], attention_window=[8, 8],
+        max_encoder_position_embeddings=64,
+        max_decoder_position_embeddings=64, **{key: value for key, value in BOTH.items() if key != "max_position_embeddings"},
+    ),
+    "Grounding DINO": dict(
+        model_type="grounding-dino", architectures=["GroundingDinoForObjectDetection"], max_text_len=32,
+        text_config=dict(model_type="bert", max_position_embeddings=64, **WIDTH, **WORDS), backbone_config=dict(
+            model_type="swin", image_size=64, patch_size=2, embed_dim=8, depths=[1] * 4, num_heads=[1, 1, 2, 2], window_size=4,
+            out_features=["stage2", "stage3", "stage4"],
+        ), **{key: value for key, value in (DETECTOR | ENCODER).items() if key != "image_size"},
+    ),
+    "ZAYA": dict(model_type="zaya", num_experts=4, moe_intermediate_size=32, router_hidden_size=16, head_dim=16, **DECODER),
+    "Sarvam (experts)": dict(
+        model_type="sarvam_moe", n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, head_dim=16, **DECODER
+    ),
+    "A.X K2": dict(model_type="axk2", gated_norm_rank=8, head_dim=8, **CHOSEN, **LATENT),
+    "Mistral Large 4": dict(
+        model_type="mistral_large4_text", architectures=["MistralLarge4TextModel"], head_dim=8, **CHOSEN,
+        **{key: value for key, value in LATENT.items() if key != "q_lora_rank"},
+    ),
+    "UltraBERT": dict(
+        model_type="ultrabert", architectures=["UltrabertForMaskedLM"], sliding_window=8, prediction_head_size=32, **DECODER
+    ),
+    "PLBART": dict(model_type="plbart", architectures=["PLBartForConditionalGeneration"], **BOTH),
+    "Blenderbot": dict(model_type="blenderbot", architectures=["BlenderbotForConditionalGeneration"], **BOTH),
+    "CamemBERT": dict(
+        model_type="camembert", architectures=["CamembertForMaskedLM"], max_position_embeddings=64, **WIDTH, **WORDS
+    ),
+    "DPR": dict(model_type="dpr", architectures=["DPRQuestionEncoder"], **WIDTH, **WORDS),
+    "SqueezeBERT": dict(
+        model_type="squeezebert", architectures=["SqueezeBertForMaskedLM"], embedding_size=64, max_position_embeddings=64,
+        q_groups=2, k_groups=2, v_groups=2, post_attention_groups=1, intermediate_groups=2, output_groups=2, **WIDTH, **WORDS,
+    ),
+    "LayoutLM": dict(
+        model_type="layoutlm", architectures=["LayoutLMForMaskedLM"], max_position_embeddings=64, max_2d_position_embeddings=64,
+        **WIDTH, **WORDS,
+    ),
+    "UniSpeech-SAT": dict(model_type="unispeech-sat", architectures=["UniSpeechSatForSequenceClassification"], **SOUNDS),
+    "Wav2Vec 2, Conformer": dict(
+        model_type="wav2vec2-conformer", architectures=["Wav2Vec2ConformerForSequenceClassification"], **SOUNDS
+    ),
+    "Wav2Vec 2, BERT": dict(
+        model_type="wav2vec2-bert", architectures=["Wav2Vec2BertForSequenceClassification"], feature_projection_input_dim=32,
+        layerdrop=0.0, apply_spec_augment=False, use_intermediate_ffn_before_adapter=False, **WIDTH,
+    ),
+    "Data2Vec, sounds": dict(
+        model_type="data2vec-audio", architectures=["Data2VecAudioForSequenceClassification"], conv_pos_kernel_size=7,
+        **SOUNDS | dict(num_conv_pos_embeddings=2),
+    ),
+    "WavLM": dict(model_type="wavlm", architectures=["WavLMForSequenceClassification"], **SOUNDS),
+    "AST": dict(
+        model_type="audio-spectrogram-transformer", architectures=["ASTForAudioClassification"], max_length=64, num_mel_bins=32,
+        **WIDTH,
+    ),
+    "Moonshine": dict(
+        model_type="moonshine", architectures=["MoonshineForConditionalGeneration"], hidden_size=64, intermediate_size=128,
+        encoder_num_hidden_layers=2, decoder_num_hidden_layers=2, encoder_num_attention_heads=4, decoder_num_attention_heads=4,
+        max_position_embeddings=64, **WORDS,
+    ),
+    "Parakeet": dict(
+        model_type="parakeet_ctc", architectures=["ParakeetForCTC"], vocab_size=211,
+        encoder_config=dict(num_mel_bins=32, subsampling_conv_channels=16, layerdrop=0.0, **WIDTH),
+    ),
+    "Speech2Text": dict(
+        model_type="speech_to_text", architectures=["Speech2TextForConditionalGeneration"], max_source_positions=64,
+        max_target_positions=64, input_feat_per_channel=16, conv_channels=32,
+        **{key: value for key, value in BOTH.items() if key != "max_position_embeddings"},
+    ),
+    "SwiftFormer": dict(
+        model_type="swiftformer", architectures=["SwiftFormerForImageClassification"], image_size=64, depths=[1] * 4,
+        embed_dims=[8, 16, 32, 64], drop_path_rate=0.0,
+    ),
+    "MobileViT": dict(
+        model_type="mobilevit", architectures=["MobileViTForImageClassification"], image_size=64, hidden_sizes=[16, 24, 32],
+        neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 64], num_attention_heads=2,
+    ),
+    "PoolFormer": dict(
+        model_type="poolformer", architectures=["PoolFormerForImageClassification"], image_size=64, depths=[1] * 4,
+        hidden_sizes=[8, 16, 32, 64], drop_path_rate=0.0,
+    ),
+    "BiT": dict(
+        model_type="bit", architectures=["BitForImageClassification"], image_size=64, embedding_size=16, hidden_sizes=[16, 32],
+        depths=[1, 1], num_groups=4,
+    ),
+    "YOLOS": dict(
+        model_type="yolos", architectures=["YolosForObjectDetection"], image_size=[32, 32], patch_size=8, num_detection_tokens=5,
+        **WIDTH,
+    ),
+    "EfficientNet": dict(
+        model_type="efficientnet", architectures=["EfficientNetForImageClassification"], image_size=64, width_coefficient=0.25,
+        depth_coefficient=0.5, hidden_dim=320,
+    ),
 }
 LARGE: dict[str, tuple[dict[str, Any], int, int]] = {
     "GPT-2 XL": (dict(model_type="gpt2", n_layer=48, n_head=25, n_embd=1600), 64, 1024),

@@ -49,6 +49,7 @@ def beside(name: str) -> Any:
 NETWORKS = beside("huggingface_networks")
 CONFIGS: dict[str, dict[str, Any]] = NETWORKS.CONFIGS
 BATCH, STEPS = 4, 32
+SOUND = 8_000  # numbers of a wave beside a text
 RATE = 2.0**30  # of learning: what a weight was is nothing beside its gradient then, which shows to all digits
 PADDED = ("GPT-2", "Llama", "Mistral, window 8", "Mixtral", "Qwen2", "BERT", "T5")  # again with an attention_mask
 
@@ -73,6 +74,8 @@ def network(of: str | dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return undropped(module), keywords
     module = without_dropout(CONFIGS[of] if isinstance(of, str) else of)
     _, keywords = examples_for(module, BATCH, None if module.main_input_name == "pixel_values" else STEPS)
+    if "decoder_input_ids" in keywords and "input_values" in keywords:  # steps are of the text; the sound is 10 s
+        keywords["input_values"] = keywords["input_values"][:, :SOUND]
     return module, keywords | (images_beside(module, BATCH) if "input_ids" in keywords else {})
 
 

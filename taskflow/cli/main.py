@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import click
 from click.shell_completion import CompletionItem
 
+from taskflow.collector import paused_collector
 from taskflow.runtime.job import INTERRUPTED, say_once, speaks
 
 # name -> where it is, and what it does in one line. Help lists them in this order.
@@ -58,7 +59,8 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[name][0].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        with paused_collector():  # imports make little that is given up
+            command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), COMMANDS[name]
         return command
 

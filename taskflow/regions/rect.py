@@ -93,7 +93,10 @@ class Rect:
 
     def relative_to(self, base: Rect) -> Rect:
         """Return the same points, counted from ``base.lo``."""
-        return self.shift([-o for o in base.lo]) if any(base.lo) else self
+        lo = base.lo
+        if not any(lo):
+            return self
+        return Rect(tuple([a - o for a, o in zip(self.lo, lo)]), tuple([a - o for a, o in zip(self.hi, lo)]))
 
     def slices(self, base: Rect) -> tuple[slice, ...]:
         """Return the slices that index this Rect in an array that holds ``base``."""

@@ -146,7 +146,25 @@ HUBERT = dict(
     num_hidden_layers=2, num_attention_heads=4, layerdrop=0.1, conv_dim=[16] * 3, conv_stride=[5, 4, 4], conv_kernel=[10, 4, 4],
     num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4,
 )
-WAVLM = HUBERT | dict(model_type="wavlm", architectures=["WavLMForSequenceClassification"])
+FNET = dict(
+    model_type="fnet", architectures=["FNetForMaskedLM"], hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+    max_position_embeddings=64, vocab_size=64,
+)
+PARAKEET = dict(
+    model_type="parakeet_ctc", architectures=["ParakeetForCTC"], vocab_size=64, encoder_config=dict(
+        num_mel_bins=32, subsampling_conv_channels=16, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, layerdrop=0.1,
+    ),
+)
+AST = dict(
+    model_type="audio-spectrogram-transformer", architectures=["ASTForAudioClassification"], max_length=64, num_mel_bins=32,
+    hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+)
+MOONSHINE = dict(
+    model_type="moonshine", architectures=["MoonshineForConditionalGeneration"], hidden_size=32, intermediate_size=64,
+    encoder_num_hidden_layers=2, decoder_num_hidden_layers=2, encoder_num_attention_heads=4, decoder_num_attention_heads=4,
+    max_position_embeddings=64, vocab_size=64, bos_token_id=1, eos_token_id=2,
+)
 BLIP = dict(model_type="blip", architectures=["BlipForConditionalGeneration"])
 QWEN2_VL = SIZES | dict(
     model_type="qwen2_vl", architectures=["Qwen2VLForConditionalGeneration"],
@@ -211,7 +229,7 @@ def test_configs(config: dict[str, Any], said: list[str], hf: Any) -> None:
     (BERT | dict(architectures=["BertForSequenceClassification"], problem_type="multi_label_classification"), "binary cross-"),
     (HUBERT | dict(architectures=["HubertForCTC"], vocab_size=32), "trained by CTC, a loss that there is not here; choose loss=ms"),
     (BLIP, "BlipForConditionalGeneration"),
-    (WAVLM, r"no counterpart for multi_head_attention_forward \(a function, 2 times\) in wavlm.encoder.layers.0.attention \(line"),
+    (FNET, r"no counterpart for fft_fftn \(a function, 2 times\) in fnet.encoder.layer.0.fourier.self \(line"),
     (QWEN2_VL, r"an image of 324 rows among 16 tokens of a sample; .* hf:CONFIG.json#text"),
     (QWEN2_AUDIO, r"audio_tower \([\d,]+ parameters, of its audio_config\) would be left out. hf:CONFIG.json#text .* Qwen2"),
 ])
@@ -276,3 +294,21 @@ def test_the_command_line_says_what_a_function_leaves_out(tmp_path: Path) -> Non
     for function in ("net", "graph"):
         done = CliRunner().invoke(main, ["simulate", f"{tmp_path}/mine.py:{function}", "-m", "a100", "-n", "2"])
         assert "from_torch: Net: no loss depends on b (20 parameters): in the graph, but never trained" in done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("config, steps, loss, shapes, said", [
+    (PARAKEET, None, "mse_loss", [(2, 1000, 32), (2, 125, 64)], [
+        "reads sounds; 1,000 spectra a sample are planned (--set steps= says others)", "the config's layerdrop (0.1), by which",
+    ]),
+    (PARAKEET, 64, "mse_loss", [(2, 64, 32), (2, 8, 64)], ["the config's layerdrop (0.1), by which"]),
+    (AST, None, None, [(2, 64, 32), (2,)], []),
+    (MOONSHINE, None, None, [(2, 160_000), (2, 64), (2, 64)], ["reads sounds; 160,000 numbers a sample are planned"]),
+    (MOONSHINE, 16, None, [(2, 160_000), (2, 16), (2, 16)], []),
+])
+def test_inputs_of_sounds(
+    config: dict[str, Any], steps: int | None, loss: str | None, shapes: list[tuple[int, ...]], said: list[str], hf: Any
+) -> None:
+    graphs: list[Any] = []
+    found = notes(lambda: graphs.append(hf.from_config(config, 2, steps, loss=loss)))
+    assert [node.outputs[0].shape for node in graphs[0] if node.operator.kind == "input"] == shapes
+    assert len(found) == len(said) and all(part in text for part, text in zip(said, found)), found

@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from taskflow.collector import paused_collector
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models.huggingface.adapters import with_adapters
@@ -34,13 +35,13 @@ from taskflow.models.huggingface.replaced import (
     without_choices_of_a_run,
 )
 from taskflow.models.huggingface.returned import missing_result, returning_none
+from taskflow.models.huggingface.sounds import sounds_for
 from taskflow.models.notes import note
 from taskflow.reading import short
 
 DEFAULT_BATCH = 8
 MOST_STEPS = 2048  # tokens of a sample if nobody says how many: at most those that the model has positions for
 MOST_LAYERS = 10_000  # each is built
-USUAL_SOUND = 160_000  # numbers of a sound where nobody says how many: 10 s at 16 kHz
 USUAL_SIDE = 512  # rows and columns of images, where a config says none
 MOST_IN_TABLES = 20_000_000  # numbers of a parameter that is not trained
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
@@ -120,6 +121,7 @@ def _whatever_is_missing(module: Any, build: Callable[[], OperatorGraph]) -> Ope
     return graph
 
 
+@paused_collector()
 def module_of(
     config: str | Path | Mapping[str, Any], *, weights: bool = False, dtype: str | None = None, **changes: Any
 ) -> Any:
@@ -191,19 +193,8 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
         steps = steps or min(MOST_STEPS, *(p for p in most if p), MOST_STEPS)
         tokens = torch.empty(batch, steps, dtype=torch.long, device="meta")
         return [], {"input_ids": tokens} | ({"decoder_input_ids": tokens} if config.is_encoder_decoder else {})
-    if wanted == "input_features" and config.is_encoder_decoder and hasattr(config, "max_source_positions"):
-        tokens = torch.empty(batch, min(steps or MOST_STEPS, config.max_target_positions), dtype=torch.long, device="meta")
-        bins = getattr(config, "num_mel_bins", None)  # (N, bins, frames), of which every second one; else (N, frames, bins)
-        shape = (batch, bins, 2 * config.max_source_positions) if bins else (
-            batch, config.max_source_positions, config.input_feat_per_channel
-        )
-        frames = torch.empty(shape, dtype=module.dtype, device="meta")
-        return [], {"input_features": frames, "decoder_input_ids": tokens}
-    if wanted == "input_values" and hasattr(config, "conv_stride"):
-        if steps is None:
-            steps = USUAL_SOUND
-            note(f"hf: {type(module).__name__} reads sounds; {steps:,} numbers a sample are planned (--set steps= says others)")
-        return [], {"input_values": torch.empty(batch, steps, dtype=module.dtype, device="meta")}
+    if (sounds := sounds_for(module, batch, steps, MOST_STEPS)) is not None:
+        return [], sounds
     if wanted == "pixel_values":
         words = _needs_words(module)
         if steps is not None and not words:
@@ -219,9 +210,8 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
         tokens = {"input_ids": torch.empty(batch, min(steps or longest, longest), dtype=torch.long, device="meta")} if words else {}
         return [], {"pixel_values": pixels} | tokens
     raise ValueError(
-        f"hf: {type(module).__name__} reads {wanted}; only input_ids, pixel_values, input_values of Wav2Vec2's kin and Whisper's "
-        "input_features are known. Write a function that returns "
-        "the module and examples, and give FILE.py:FUNCTION"
+        f"hf: {type(module).__name__} reads {wanted}; only input_ids, pixel_values, and the input_values and input_features of "
+        "sounds are known. Write a function that returns taskflow.from_torch(module, example), and give FILE.py:FUNCTION"
     )
 
 

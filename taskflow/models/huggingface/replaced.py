@@ -52,7 +52,8 @@ def without_random_parts(module: Any) -> list[str]:
     """Turn off what forward draws by itself, layers that it leaves out or masks of the data, and what it does to weights. Returns
     what is said of it."""
     notes: list[str] = []
-    configs = {id(each): each for each in (module.config, module.config.get_text_config())}.values()
+    parts = (getattr(module.config, key, None) for key in module.config.sub_configs)
+    configs = {id(each): each for each in (module.config, module.config.get_text_config(), *parts) if each is not None}.values()
     for config, (key, text) in product(configs, RANDOM.items()):
         value = getattr(config, key, None)
         if value:

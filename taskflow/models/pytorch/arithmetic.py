@@ -13,9 +13,9 @@ import torch
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.in_rows import once_for_samples
+from taskflow.models.pytorch.masks import clamped_integers
 from taskflow.models.pytorch.recipes import derived, varies
 from taskflow.models.pytorch.registry import (
-    FUNCTIONS,
     array_of,
     constant,
     constant_of,
@@ -231,7 +231,6 @@ _unary(ops.sin, "sin", "sin_")
 _unary(ops.cos, "cos", "cos_")
 _unary(ops.abs, "abs", "abs_", "absolute")
 _unary(ops.erf, "erf", "erf_")
-FUNCTIONS[torch.special.erf] = FUNCTIONS[torch.erf]
 _unary(lambda x, name: ops.log(ops.shift(x, 1.0, name=f"{name}.one_more"), name=name), "log1p", "log1p_")
 _unary(lambda x, name: ops.shift(ops.exp(x, name=f"{name}.exp"), -1.0, name=name), "expm1", "expm1_")
 _unary(ops.sigmoid, "sigmoid", "sigmoid_")
@@ -243,6 +242,8 @@ def clamp(name: str, input: Tensor, min: Any = None, max: Any = None) -> Any:
     """Clamp between min and max."""
     for bound in (min, max):
         require(bound is None or isinstance(bound, (int, float)), "min and max must be numbers")
+    if input.dtype.kind in "iu":
+        return clamped_integers(name, input, min, max)
     return ops.clamp(input, min, max, strict=clamp_stops_at_bounds(), name=name)
 
 
@@ -292,13 +293,16 @@ def where(name: str, condition: Any, input: Any, other: Any) -> Any:
     if not isinstance(condition, Fixed):
         raise Unsupported("the condition must be a buffer, or be computed from shapes and buffers")
     graph, chosen = graph_of(input, other), array_of(condition).astype(bool)
-    input, other = (value if number_of(value) is not None else tensor_of(value, graph, name) for value in (input, other))
+    plain = [isinstance(value, Fixed) or number_of(value) is not None for value in (input, other)]
+    input, other = (value if is_ else tensor_of(value, graph, name) for value, is_ in zip((input, other), plain))
     dtype = next(value.dtype for value in (input, other) if isinstance(value, Tensor))
     parts = []
     for which, value, at in ((chosen, input, "first"), (~chosen, other, "second")):
         number = number_of(value)
         if number is not None:
             parts.append(constant(graph, np.where(which, number, 0.0).astype(dtype), f"{name}.{at}"))
+        elif isinstance(value, Fixed):  # where not, infinities are no numbers to multiply by 0
+            parts.append(constant(graph, np.where(which, array_of(value), 0.0).astype(dtype), f"{name}.{at}"))
         else:
             parts.append(ops.mul(value, constant(graph, which.astype(dtype), f"{name}.{at}_mask"), name=f"{name}.{at}"))
     return ops.add(parts[0], parts[1], name=name)

@@ -35,14 +35,14 @@ def examples_of(module: Any, examples: Sequence[Any], keywords: Mapping[str, Any
         shape = isinstance(example, (tuple, list)) and all(isinstance(size, int) and size > 0 for size in example)
         if shape and example:
             found.append(torch.empty(tuple(example), dtype=dtype, device="meta"))
-        elif _dense(example) or example is None or isinstance(example, (bool, int, float, str)):
+        elif _dense(example) or is_plain(example):
             found.append(example)
         elif hasattr(example, "shape") and hasattr(example, "dtype"):
             found.append(torch.empty(tuple(example.shape), dtype=getattr(torch, str(example.dtype)), device="meta"))
         else:
             raise ValueError(
-                f"from_torch: example {number} must be a shape, a dense real tensor, a number, a text or None, got "
-                f"{type(example).__name__} {str(example)[:60]}"
+                f"from_torch: example {number} must be a shape, a dense real tensor, a number, a text, None or a dict of such, "
+                f"got {type(example).__name__} {str(example)[:60]}"
             )
     return found
 
@@ -65,6 +65,13 @@ def _placed(module: nn.Module, examples: Sequence[Any], keywords: Mapping[str, A
             f"given for {there_are}"
         )
     return found
+
+
+def is_plain(example: Any) -> bool:
+    """True for a number, a text, None, or a dict of such."""
+    if isinstance(example, dict):
+        return all(isinstance(key, str) and is_plain(value) for key, value in example.items())
+    return example is None or isinstance(example, (bool, int, float, str))
 
 
 def _dense(example: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from taskflow import operators as ops
+from taskflow.collector import paused_collector
 from taskflow.floats import is_narrow
 from taskflow.graph import FrameworkCall, Node, OperatorGraph
 from taskflow.models.pytorch import (  # noqa: F401  they fill the registry
@@ -52,7 +53,7 @@ from taskflow.models.pytorch.shadow import Shadow, without_numbers
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require, require_shape
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, beside, leaves, mapped
 from taskflow.models.pytorch.types import computed_in, narrowed, type_of, widened
-from taskflow.models.pytorch.weights import weights_of
+from taskflow.models.pytorch.weights import shapes_of
 from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.wording import some
@@ -77,6 +78,7 @@ class Followed:
     holds_frozen: bool = True
 
 
+@paused_collector()
 def follow(module: Any, examples: Sequence[Any], title: str, watch: Watch | None = None) -> Followed:
     """The graph of a module, called ``title``; arguments and errors as `from_torch` has them. ``examples``: as `examples_of`
     returns them. Parameters that are not trained become constants if code does with them what parameters are not made for."""
@@ -375,14 +377,12 @@ class _Following:
     def _add_unused(self) -> None:
         """Parameters and running statistics that forward does not use are in the graph, too: files of weights have them."""
         have = {p.name for p in self.graph.parameters} | {n.name for n in self.graph if n.operator.kind == "state"}
-        for name, shape in weights_of(self.module).shapes.items():
-            if name in have:
-                continue
+        wanted = shapes_of(self.module)
+        for name, shape in ((name, wanted[name]) for name in wanted if name not in have):
             if name.rpartition(".")[2] in ("running_mean", "running_var"):
                 ops.state(self.graph, shape, lasting=True, name=name)
             else:
                 ops.expand_weight(self.graph, shape, tuple(shape) or (1,), init=Init("constant", 0.0), name=name)
-        wanted = weights_of(self.module).shapes
         wrong = [p.name for p in self.graph.parameters if p.name not in wanted and not p.name.startswith(WATCHING)]
         require(not wrong, f"{', '.join(wrong)}: no parameter of the module is called so; put it into a module of its own")
 

@@ -55,7 +55,7 @@ def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
     one_way = numbers.ndim == 1 and numbers.size > 0 and (numbers[0] < 0) == (numbers[-1] < 0)
     if one_way and bool((numbers - numbers[0] == np.arange(numbers.size)).all()):  # a range
         return ops.narrow(x, dim, int(numbers[0]) % size, numbers.size, name=name) if numbers.size < size else x
-    if numbers.size * size > MOST_CHOSEN:
+    if numbers.size * size > MOST_CHOSEN or x.dtype.kind in "iu":
         return _gathered(name, x, dim, numbers)
     table = np.zeros((numbers.size, size), x.dtype)
     table[np.arange(numbers.size), numbers.reshape(-1)] = 1

@@ -129,6 +129,16 @@ def both(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
     return Mask(ops.mul(a, b, name=name))
 
 
+@_says("mul", "multiply", "__mul__", "__rmul__")
+def product(graph: OperatorGraph, name: str, input: Any, other: Any) -> Any:
+    """Numbers where a mask is True, else 0; of two masks, both."""
+    if not any(isinstance(value, Tensor) for value in (input, other)):
+        return both(graph, name, input, other)
+    mask, x = (input, other) if isinstance(input, Mask) else (other, input)
+    own = ops.cast(mask.tensor, x.dtype, name=f"{name}.mask") if x.spec.differentiable else counted(graph, f"{name}.mask", mask)
+    return ops.mul(x, own, name=name)
+
+
 @_says("logical_not", "bitwise_not", "__invert__")
 def opposite(graph: OperatorGraph, name: str, input: Any) -> Mask:
     """Logical not."""
@@ -224,11 +234,13 @@ def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: A
     if isinstance(condition, Side):
         return _of_sides(graph, name, condition, input, other)
     require(isinstance(condition, Mask), "the condition must be a mask")
-    turned = opposite(graph, f"{name}.other", condition).tensor
+    others = opposite(graph, f"{name}.other", condition)
+    if all(isinstance(value, (Mask, bool)) or _is_truth(value) for value in (input, other)):
+        first, second = both(graph, f"{name}.first", condition, input), both(graph, f"{name}.second", others, other)
+        return Mask(ops.add(first.tensor, second.tensor, name=name))
     parts = []
-    for at, mask, value in (("first", condition.tensor, input), ("second", turned, other)):
-        if isinstance(value, (Mask, bool)) or (isinstance(value, Fixed) and value.tensor.dtype is torch.bool):
-            raise Unsupported("where of truth values")
+    for at, mask, value in (("first", condition.tensor, input), ("second", others.tensor, other)):
+        require(not isinstance(value, (Mask, bool)) and not _is_truth(value), "where of truth values and numbers")
         number = number_of(value)
         if number is None:
             x = tensor_of(value, graph, name)
@@ -238,8 +250,7 @@ def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: A
             parts.append(ops.mul(x, own, name=f"{name}.{at}"))
             continue
         require(number < math.inf, "infinity is not understood where the mask comes from inputs")
-        integers = any(isinstance(other, Tensor) and not other.spec.differentiable for other in (input, other))
-        if number and integers:
+        if number and all(map(_is_integer, (input, other))):
             whole = constant(graph, np.full((1,) * mask.ndim, int(number)), f"{name}.{at}_number")
             parts.append(ops.mul(ops.to_integer(mask, name=f"{name}.{at}_mask"), whole, name=f"{name}.{at}"))
             continue
@@ -250,6 +261,27 @@ def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: A
     if not parts:
         return ops.scale(condition.tensor, 0.0, name=name)
     return parts[0] if len(parts) == 1 else ops.add(parts[0], parts[1], name=name)
+
+
+def clamped_integers(name: str, x: Tensor, least: Any, most: Any) -> Tensor:
+    """Integers between two bounds, of which one may be None. Raises Unsupported for bounds that are no integers."""
+    for bound, relation, at in ((least, "lt", "least"), (most, "gt", "most")):
+        if bound is not None:
+            require(bound == int(bound), "bounds of integers must be integers")
+            beyond = Mask(ops.compare(x, relation, int(bound), name=f"{name}.beyond_{at}"))
+            x = chosen(x.graph, f"{name}.{at}", beyond, int(bound), x)
+    return x
+
+
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, Fixed) and value.tensor.dtype is torch.bool
+
+
+def _is_integer(value: Any) -> bool:
+    """True for integers: of the graph, fixed or a number."""
+    if isinstance(value, Fixed):
+        return not value.tensor.is_floating_point()
+    return not value.spec.differentiable if isinstance(value, Tensor) else isinstance(value, int)
 
 
 def _of_sides(graph: OperatorGraph, name: str, condition: Side, *values: Any) -> Tensor:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from math import inf, prod
 from typing import Any
 
+import numpy as np
+
 MOST_ELEMENTS = {"empty": 1 << 20, "rand": 1 << 20, "randn": 1 << 20, "zeros": 1 << 24, "ones": 1 << 24}
 """Of arrays that have numbers, by the function that makes them: weights begin empty, tables and masks as zeros or ones."""
 _depth = 0  # blocks of `on_meta` that are open
@@ -21,6 +23,7 @@ def on_meta() -> Iterator[None]:
     """Give modules that are made in the block parameters on the meta device; buffers (tables of positions, masks) have numbers,
     unless they are larger than any table is."""
     global _depth
+    import torch
     from torch import nn
     from torch.overrides import TorchFunctionMode
 
@@ -31,8 +34,11 @@ def on_meta() -> Iterator[None]:
             kwargs = dict(kwargs or {})
             sizes = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else kwargs.get("size", args)
             most = MOST_ELEMENTS.get(getattr(func, "__name__", ""), inf) if kwargs.get("out") is None else inf
-            if most < inf and sizes and all(isinstance(size, int) for size in sizes) and prod(sizes) > most:
+            plain = most < inf and sizes and all(isinstance(size, int) for size in sizes)
+            if plain and prod(sizes) > most:
                 kwargs["device"] = "meta"
+            elif plain and func is torch.zeros and kwargs == {"dtype": torch.float32}:
+                return torch.from_numpy(np.zeros(sizes, np.float32))  # whose pages are not touched before they are used
             return func(*args, **kwargs)
 
     plain = nn.Module.register_parameter

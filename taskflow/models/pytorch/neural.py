@@ -113,6 +113,8 @@ def _convolution(kind: type[nn.Module], dims: int, turned: bool) -> Function:
         if isinstance(weight, (Tensor, Fixed)) and not turned and dims < 3:
             return filtered(name, input, weight, bias, options)
         planes = not isinstance(weight, Held) or as_planes(kind, weight.shape) == weight.shape
+        if not planes and not turned and dims < 3:
+            return filtered(name, input, weight, bias, options)
         require(planes, "by function only with images: the parameter of a torch.nn layer is turned into theirs")
         layer = _layer(kind, in_order(input), {"weight": weight, "bias": bias}, transposed=turned, **options)
         if layer is None and isinstance(weight, Held) and not turned and dims < 3:  # of another name, or beside no parameter

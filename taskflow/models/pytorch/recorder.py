@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from taskflow.models.pytorch.batch_norms import LayerBuffers
 from taskflow.models.pytorch.calls import (
+    AS_ANOTHER,
     INDEX_ASSIGNMENT,
     NEVER,
     OF_FINITE,
@@ -202,7 +203,7 @@ class TorchRecorder(TorchFunctionMode):
             run = plain
         elif kind == "function" and name not in QUERIES:
             self.buffers.require_unread(given)
-        if name in ONLY_SHAPES and tracked:
+        if tracked and (name in ONLY_SHAPES or (name in AS_ANOTHER and not self.tracked(given[0]))):
             args, kwargs = mapped(lambda v: numbers_like(v) if any(v is x for x in tracked) else v, (args, kwargs))
             return self._fixed(kind, target, args, kwargs, run, changes)
         layer = kind == "module" and (next(run.parameters(), None) is not None or bool(probability_of(run)))

@@ -14,11 +14,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from taskflow.models.pytorch import losses  # noqa: F401  they are taken apart, too
+from taskflow.models.pytorch import heads_apart, losses  # noqa: F401  they are taken apart, too
 from taskflow.models.pytorch.batch_norms import BATCH_NORM, evaluation_arguments, trains
 from taskflow.models.pytorch.calls import DRAWS
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.masks import OF_MASKS
+from taskflow.models.pytorch.places import place_text
 from taskflow.models.pytorch.recipes import lacks_numbers, numbers_of
 from taskflow.models.pytorch.recorder import TorchRecorder
 from taskflow.models.pytorch.refused import only_keeps_results
@@ -253,10 +254,10 @@ def _require_equal(module: nn.Module, training: TorchRecording, evaluation: Torc
     if a[:count] != b[:count]:
         if first is not None and first.kind == "function" and not any(first.target in known for known in (FUNCTIONS, OF_MASKS)):
             return  # it has no counterpart, which is said where the graph is built
-        where = f": {first.describe()} is not the same" if first is not None else ""
+        where = f": {first.describe()} is not the same{place_text(first.line)}" if first is not None else ""
         raise Unsupported(
             f"forward does in evaluation what it does not do in training (or something else in every call){where}; only dropout "
-            "and batch normalisation may depend on it"
+            "and batch normalisation may depend on it: let the rest do the same in both, such as a rate of dropped labels of 0"
         )
 
 

@@ -25,6 +25,8 @@ Function = Callable[..., Any]
 FUNCTIONS: dict[Any, Function] = {}
 """For each function of torch a function of the operator's name and the arguments. It names every argument that it understands:
 others are refused as Python refuses them."""
+SPACES = (torch, torch.Tensor, F, torch.special)
+"""Where functions of one name do the same."""
 RAW: set[Function] = set()
 """Those that are given parameters (`Held`) and fixed tensors (`Fixed`) as they are; others get tensors of the graph."""
 SWAPPED: set[Function] = set()
@@ -32,15 +34,15 @@ SWAPPED: set[Function] = set()
 
 
 def stands_for(*names: str, raw: bool = False, later: bool = False) -> Callable[[Function], Function]:
-    """Decorator: the function stands for those of these names in torch, torch.Tensor and torch.nn.functional (``.T``: a
-    property). ``raw``: it is in `RAW`; ``later``: also in `SWAPPED`."""
+    """Decorator: the function stands for those of these names in `SPACES` (``.T``: a property). ``raw``: it is in
+    `RAW`; ``later``: also in `SWAPPED`."""
 
     def add(function: Function) -> Function:
         for name in names:
             if name.startswith("."):
                 FUNCTIONS[getattr(torch.Tensor, name[1:]).__get__] = function
                 continue
-            found = [getattr(space, name) for space in (torch, torch.Tensor, F) if hasattr(space, name)]
+            found = [getattr(space, name) for space in SPACES if hasattr(space, name)]
             if not found:
                 raise AssertionError(f"torch has no {name}")
             FUNCTIONS.update(dict.fromkeys(found, function))

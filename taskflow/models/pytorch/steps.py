@@ -72,8 +72,13 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__self__", function).__name__ if name == "__get__" else name).strip("_") or "function"
 
 
+NESTS = (tuple, list, dict, slice)
+
+
 def mapped(change: Callable[[Any], Any], value: Any) -> Any:
     """Return a nest of tuples, lists, dicts and slices with ``change`` applied to every leaf."""
+    if not isinstance(value, NESTS):  # asked hundreds of thousands of times
+        return change(value)
     if isinstance(value, tuple):
         parts = [mapped(change, part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
@@ -81,9 +86,7 @@ def mapped(change: Callable[[Any], Any], value: Any) -> Any:
         return [mapped(change, part) for part in value]
     if isinstance(value, dict):
         return {key: mapped(change, part) for key, part in value.items()}
-    if isinstance(value, slice):
-        return slice(*(mapped(change, part) for part in (value.start, value.stop, value.step)))
-    return change(value)
+    return slice(*(mapped(change, part) for part in (value.start, value.stop, value.step)))
 
 
 def leaves(value: Any) -> Iterator[Any]:

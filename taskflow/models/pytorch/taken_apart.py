@@ -6,6 +6,7 @@ Each is what PyTorch's documentation says it is, in functions that have counterp
 from __future__ import annotations
 
 import inspect
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from math import log
@@ -21,6 +22,7 @@ from torch._subclasses.fake_tensor import (
 from torch.nn import functional as F
 
 from taskflow.models.pytorch.calls import reduction_of, tensors_of
+from taskflow.models.pytorch.registry import SPACES
 from taskflow.models.pytorch.site import Unsupported, require
 from taskflow.models.pytorch.steps import mapped, name_of
 
@@ -35,10 +37,10 @@ FOLLOWED_MODULES = (
 
 
 def apart(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: the function is recorded for those of these names in torch, torch.Tensor and torch.nn.functional."""
+    """Decorator: the function is recorded for those of these names in `SPACES`."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        found = [getattr(space, name) for space in (torch, torch.Tensor, F) for name in names if hasattr(space, name)]
+        found = [getattr(space, name) for space in SPACES for name in names if hasattr(space, name)]
         APART.update(dict.fromkeys(found, function))
         return function
 
@@ -218,6 +220,9 @@ _one(lambda input, dim, unbiased=None, keepdim=False, *, correction=None: (
     input.std(dim, keepdim=keepdim, **_lost(unbiased, correction)), input.mean(dim, keepdim=keepdim)), "std_mean")
 _one(lambda input, indices, dim: input.gather(dim, indices), "take_along_dim")
 _one(lambda input, split_sizes, dim=0: torch.split(input, split_sizes, dim), "split_with_sizes")
+_one(lambda input, dim: torch.return_types.cummax(_running(input, dim, operator.ge, torch.maximum)), "cummax")
+_one(lambda input, dim: torch.return_types.cummin(_running(input, dim, operator.le, torch.minimum)), "cummin")
+APART[torch.Tensor.where] = lambda input, condition, other: torch.where(condition, input, other)  # whose order is another one
 
 
 def _logit(input: Any, eps: float | None) -> Any:
@@ -234,6 +239,30 @@ def _flipped(input: Any, *dims: int) -> Any:
         index = torch.arange(input.shape[dim] - 1, -1, -1)
         input = input[(*[slice(None)] * (dim % input.ndim), index)]
     return input
+
+
+def _running(input: Any, dim: int, wins: Callable[[Any, Any], Any], of_floats: Callable[[Any, Any], Any]) -> Any:
+    """The extreme of all numbers up to each one, and the last place where it is."""
+    length, own = input.shape[dim], dim % input.ndim
+    found = _so_far(input, dim, of_floats if input.is_floating_point() else lambda a, b: torch.where(wins(a, b), a, b))
+    places = torch.arange(length).reshape([length if i == own else 1 for i in range(input.ndim)]).expand(input.shape)
+    return found, _so_far(torch.where(input == found, places, 0), dim, lambda a, b: torch.where(a > b, a, b))
+
+
+def _so_far(input: Any, dim: int, better: Callable[[Any, Any], Any]) -> Any:
+    """The best of all numbers up to each one: of twice as many at a time."""
+    length, size = input.shape[dim], 1
+    while size < length:
+        best = better(input.narrow(dim, size, length - size), input.narrow(dim, 0, length - size))
+        input, size = torch.cat([input.narrow(dim, 0, size), best], dim), 2 * size
+    return input
+
+
+@apart("isin")
+def _isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    """Which integers are among others: each is compared with each."""
+    found = (elements.unsqueeze(-1) == test_elements.reshape(-1)).long().cumsum(-1)[..., -1]
+    return found == 0 if invert else found > 0
 
 
 @apart("cumprod")

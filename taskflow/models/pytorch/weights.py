@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taskflow.checkpoint import StoredWeights
+if TYPE_CHECKING:  # imports the runtime, which plans do not need
+    from taskflow.checkpoint import StoredWeights
 
 STATISTICS = ("running_mean", "running_var")  # of batch normalisation
 
@@ -17,12 +18,18 @@ def weights_of(module: Any) -> StoredWeights:
     """Parameters and running statistics of a module (or an exported program) that `from_torch` made a graph of, for
     `load_weights`. Parameters that several layers share come once; other buffers are in the graph as they were. Arrays are read
     when they are asked for: later changes of the module are seen."""
+    from taskflow.checkpoint import StoredWeights
     from taskflow.models.pytorch.examples import module_and_name
 
     module, _ = module_and_name(module, None)
     arrays = dict(_all(module))
     shapes = {name: tuple(shape) for name, (shape, _) in arrays.items()}
     return StoredWeights(f"PyTorch's {type(module).__name__}", shapes, lambda name: arrays[name][1]())
+
+
+def shapes_of(module: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a module's `weights_of` by name."""
+    return {name: tuple(shape) for name, (shape, _) in _all(module)}
 
 
 def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:

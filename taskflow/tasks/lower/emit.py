@@ -258,10 +258,12 @@ class Emitter:
             key=lambda block: (block.giver, block.taker),
         )
         far = [block for block in found if block.giver != block.taker]
-        packed = tuple(
-            self._scratch(name, p, blocks[0][0], sum(b.source.rect.volume * ((b.giver == n) + (b.taker == n)) for b in far))
-            for n, p in enumerate(group)
-        )
+        packed_by = [0] * len(group)  # elements of each member
+        for block in far:
+            elements = block.source.rect.volume
+            packed_by[block.giver] += elements
+            packed_by[block.taker] += elements
+        packed = tuple(self._scratch(name, p, blocks[0][0], elements) for p, elements in zip(group, packed_by))
         return self.emit(
             Kind.COLLECTIVE, name, group[0], AllToAll(group, tuple(found), packed), [b.source for b in found],
             [*(b.target for b in found), *packed], nbytes=sum(self._sizes(block.source)[1] for block in far),

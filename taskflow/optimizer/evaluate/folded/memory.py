@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from taskflow.mapper import PassKind
 from taskflow.optimizer.evaluate.folded.needs import LastNeeds, last_needs
-from taskflow.optimizer.evaluate.folded.repeat import TaskPlaces, every_pair
+from taskflow.optimizer.evaluate.folded.repeat import NONE, TaskPlaces, every_copy, every_pair
 from taskflow.optimizer.evaluate.folded.step import FoldedStep
 from taskflow.optimizer.evaluate.folded.template import Segment
 from taskflow.optimizer.memory import MemoryProfile, MemoryUse, kept_bytes, packed_bytes
@@ -107,109 +107,127 @@ def _positions(step: FoldedStep) -> Array:
     return position
 
 
-Instance = tuple[int, int]  # an array, and for which of its layers
-NOWHERE = (np.zeros(0, np.int64),) * 2
+NO_PLACES = (np.zeros(0, np.int64),) * 2
+NEVER = np.iinfo(np.int64).max  # the first use of what is not used
+Uses = tuple[Array, Array]  # which of a segment's tasks, and which array it uses
 
 
 class _Finder:
     """Finds the lifetimes of all arrays: those of a micro-batch once for each micro-batch like it, those of a layer once for
-    each layer like it."""
+    each layer like it. Arrays are numbered in the order in which tasks use them first."""
 
     def __init__(self, step: FoldedStep, position: Array, needed: LastNeeds, checkpoint: Callable[[], object]) -> None:
         self.step, self.position, self.needed, self.checkpoint = step, position, needed, checkpoint
         graph = step.lowered
         self.roots = [b.number if b.base is None else b.base for b in graph.buffers]
         self.counted = [not graph.buffers[r].kept for r in self.roots]
-        self.maker: dict[int, int | None] = {}  # array -> which of the lowered micro-batches makes it; None: none of them
-        self.sizes: dict[int, tuple[int, int]] = {}  # array -> (processor, bytes)
-        self.layer: dict[int, tuple[int, int]] = {}  # array -> the label of its layer, and for how many layers it is
+        self.number: dict[int, int] = {}  # of arrays, by their buffer; of rooms for weights, by ~buffer
+        self.maker: list[int] = []  # by array: which of the lowered micro-batches makes it; NONE: none of them
+        self.sizes: list[tuple[int, int]] = []  # by array: processor and bytes
+        self.layer: list[tuple[int, int]] = []  # by array: the label of its layer, and for how many layers it is
         self.twin: dict[int, int] = {}  # array of a second layer -> the third one's that is like it
-        self.first: dict[Instance, Array] = {}  # by micro-batch of those that are like its maker
-        self.last: dict[Instance, Array] = {}
 
     def lives(self) -> ArrayLives:
         template, whole, like = self.step.template, self.step.whole, self.step.template.like
-        count = max(like) + 1
-        numbers = [np.array([i for i, c in enumerate(like) if c == of]) for of in range(count)]
-        parts: list[tuple[int | None, Segment, Array]] = [(None, template.before, np.zeros(1, np.int64))]
+        numbers = [np.array([i for i, c in enumerate(like) if c == of]) for of in range(max(like) + 1)]
+        parts: list[tuple[int, Segment, Array]] = [(NONE, template.before, np.zeros(1, np.int64))]
         for (kind, stage, of), segment in template.passes.items():
             parts.append((of, segment, self._begins(kind, stage)[numbers[of]]))
-        parts.append((None, template.after, np.array([whole.end], np.int64)))
-        for which, segment, bases in parts:
+        parts.append((NONE, template.after, np.array([whole.end], np.int64)))
+        uses = [self._uses(of, segment) for of, segment, _ in parts]
+        room = _Room(self.maker, self.layer, self.twin, [len(of) for of in numbers])
+        processor, nbytes = np.array(self.sizes, np.int64).reshape(-1, 2).T
+        for (of, segment, bases), (tasks, arrays) in zip(parts, uses):
             self.checkpoint()
-            self._use(which, segment, bases, numbers)
-        fetched = {self.roots[buffer] for buffer in self.step.lowered.fetched.values()}
-        for one in self.last:
-            if one[0] in fetched:
-                self.last[one] = np.full_like(self.last[one], len(self.position))
-        repeats = [len(first) for first in self.first.values()]
-        sizes = [self.sizes[key] for key, _ in self.first]
-        return ArrayLives(
-            np.repeat([processor for processor, _ in sizes], repeats), np.repeat([nbytes for _, nbytes in sizes], repeats),
-            np.concatenate(list(self.first.values())), np.concatenate([self.last[one] for one in self.first]),
-        )
+            own = room.maker[arrays] == of
+            for some in (own, ~own):
+                if some.any():
+                    self._add(tasks[some], arrays[some], segment, bases, room, processor, some is own)
+        fetched = [self.number.get(self.roots[buffer]) for buffer in self.step.lowered.fetched.values()]
+        room.last[np.isin(room.array, [number for number in fetched if number is not None])] = len(self.position)
+        used = room.first < NEVER
+        array = room.array[used]
+        return ArrayLives(processor[array], nbytes[array], room.first[used], room.last[used])
 
     def _begins(self, kind: PassKind, stage: int) -> Array:
         return self.step.whole.begins[kind, stage]
 
-    def _use(self, of: int | None, segment: Segment, bases: Array, numbers: list[Array]) -> None:
-        """Record the uses by a segment's tasks, which are placed at ``bases``."""
-        uses: list[tuple[int, int]] = []  # tasks and arrays
+    def _uses(self, of: int, segment: Segment) -> Uses:
+        """Return the uses by a segment's tasks."""
+        tasks: list[int] = []
+        arrays: list[int] = []
         new_of_task: list[list[int]] = []  # by task
         for local, task in enumerate(self.step.lowered.tasks[segment.first : segment.first + segment.count]):
-            keys, new = self._keys(task, of, segment, local)
-            uses += [(local, key) for key in keys]
+            found, new = self._arrays(task, of, segment, local)
+            tasks += [local] * len(found)
+            arrays += found
             new_of_task.append(new)
         for local in np.flatnonzero(segment.layout.twin >= 0).tolist():
             self.twin.update(zip(new_of_task[local], new_of_task[segment.layout.twin[local]]))
-        for own in (True, False):
-            some = [use for use in uses if (self.maker[use[1]] == of) == own]
-            if some:
-                self._add(some, segment, bases, None if own else numbers)
+        return np.array(tasks, np.int64), np.array(arrays, np.int64)
 
     def _add(
-        self, uses: Sequence[tuple[int, int]], segment: Segment, bases: Array, numbers: list[Array] | None
+        self, which: Array, used: Array, segment: Segment, bases: Array, room: _Room, processor: Array, own: bool
     ) -> None:
-        """Record uses of arrays by a segment's tasks: arrays of the same micro-batches or, with ``numbers``, of others."""
-        keys = list(dict.fromkeys(key for _, key in uses))
-        keys = list(dict.fromkeys([*keys, *(self.twin[key] for key in keys if key in self.twin)]))
-        dense = {key: i for i, key in enumerate(keys)}
-        labels = [self.layer[key] for key in keys]
-        arrays = TaskPlaces(
-            np.array([label for label, _ in labels]), np.array([dense.get(self.twin.get(key, -1), -1) for key in keys]),
-            np.array([copies for _, copies in labels]), *NOWHERE, 0,
-        )
-        which, used = np.array(uses).T
-        tasks, task_copy, of_array, copy = every_pair(
-            segment.layout, which, arrays, np.array([dense[key] for key in used.tolist()]), strict=False
-        )
-        order = np.lexsort((copy, of_array))
-        of_array, copy = of_array[order], copy[order]
-        starts = np.flatnonzero(np.concatenate([[True], (np.diff(of_array) != 0) | (np.diff(copy) != 0)]))
+        """Record uses of arrays by a segment's tasks, which are placed at ``bases``: of arrays of the same micro-batches
+        (``own``) or of others."""
+        tasks, task_copy, arrays, copy = every_pair(segment.layout, which, room.arrays, used, strict=False)
+        order = np.lexsort((copy, arrays))
+        arrays, copy = arrays[order], copy[order]
+        starts = np.flatnonzero(np.concatenate([[True], (np.diff(arrays) != 0) | (np.diff(copy) != 0)]))
         at = bases[:, None] + segment.layout.place(tasks, task_copy)[order]
         begins = np.minimum.reduceat(self.position[at], starts, axis=1)
-        here = np.array([self.sizes[key][0] for key in keys])[of_array]
-        ends = np.maximum.reduceat(self.needed.until(at, here), starts, axis=1)
-        for i, one in enumerate(zip([keys[k] for k in of_array[starts].tolist()], copy[starts].tolist())):
-            low, high = begins[:, i], ends[:, i]
-            if numbers is not None:
-                maker = self.maker[one[0]]
-                count = 1 if maker is None else len(numbers[maker])
-                low, high = np.full(count, low.min()), np.full(count, high.max())
-            self.first[one] = np.minimum(self.first[one], low) if one in self.first else low
-            self.last[one] = np.maximum(self.last[one], high) if one in self.last else high
+        ends = np.maximum.reduceat(self.needed.until(at, processor[arrays]), starts, axis=1)
+        if not own:
+            begins, ends = begins.min(axis=0, keepdims=True), ends.max(axis=0, keepdims=True)
+        room.widen(arrays[starts], copy[starts], begins, ends)
 
-    def _keys(self, task: Task, of: int | None, segment: Segment, local: int) -> tuple[list[int], list[int]]:
+    def _arrays(self, task: Task, of: int, segment: Segment, local: int) -> tuple[list[int], list[int]]:
         """The arrays that a task uses, including those in which it lays out weights, and which of these are new."""
         layer = int(segment.layout.label[local]), int(segment.layout.copies[local])
         found = dict.fromkeys(self.roots[p.buffer] for p in (*task.reads, *task.writes) if self.counted[p.buffer])
-        new = [key for key in found if key not in self.maker]
-        for key in new:
-            buffer = self.step.lowered.buffers[key]
-            self.maker[key], self.sizes[key], self.layer[key] = of, (buffer.processor, buffer.nbytes), layer
+        new = []
+        for key in found:
+            if key not in self.number:
+                buffer = self.step.lowered.buffers[key]
+                new.append(self._numbered(key, of, (buffer.processor, buffer.nbytes), layer))
         if task.kind is Kind.FORWARD:
             for buffer_number, nbytes in rooms(task.work).items():
-                key = ~buffer_number
-                self.maker[key], self.sizes[key], self.layer[key] = None, (task.processor, nbytes), layer
+                if (key := ~buffer_number) not in self.number:
+                    self._numbered(key, NONE, (task.processor, nbytes), layer)
                 found[key] = None
-        return list(found), new
+        return [self.number[key] for key in found], new
+
+    def _numbered(self, key: int, maker: int, size: tuple[int, int], layer: tuple[int, int]) -> int:
+        self.maker.append(maker)
+        self.sizes.append(size)
+        self.layer.append(layer)
+        return self.number.setdefault(key, len(self.number))
+
+
+class _Room:
+    """First and last uses of arrays: of each array for each of its layers, there for each micro-batch like its maker. ``array``:
+    by entry."""
+
+    def __init__(
+        self, maker: Sequence[int], layer: Sequence[tuple[int, int]], twin: Mapping[int, int], alike: Sequence[int]
+    ) -> None:
+        label, copies = np.array(layer, np.int64).reshape(-1, 2).T
+        like = np.full(len(label), NONE)
+        if twin:
+            like[[*twin]] = [*twin.values()]
+        self.maker = np.array(maker, np.int64)
+        self.arrays = TaskPlaces(label, like, copies, *NO_PLACES, 0)
+        self._width = np.array([*alike, 1], np.int64)[self.maker]  # NONE is the last
+        self._start = np.cumsum(copies * self._width) - copies * self._width
+        self.array = np.repeat(np.arange(len(label)), copies * self._width)
+        self.first, self.last = np.full(len(self.array), NEVER), np.full(len(self.array), NONE)
+
+    def widen(self, array: Array, copy: Array, begins: Array, ends: Array) -> None:
+        """Let copies of arrays live from ``begins`` to ``ends``: a row for each micro-batch, or one for all."""
+        width = self._width[array]
+        at, within = every_copy(self._start[array] + copy * width, width)
+        at += within
+        columns, rows = np.repeat(np.arange(len(array)), width), within if len(begins) > 1 else 0
+        self.first[at] = np.minimum(self.first[at], begins[rows, columns])
+        self.last[at] = np.maximum(self.last[at], ends[rows, columns])
