@@ -28,8 +28,7 @@ class _OperatorMemory:
     """Memory that an operator's pieces hold: bytes of activations by processor, and Rects of weights: (layer, processor,
     parameter, Rect, bytes). ``gathered``: weights and their gradients, if they are read from several cells. ``used``: of each
     parameter, the Rects that are not empty. ``values``: of the activations those that are kept from forward to backward;
-    ``passing``: outputs that are not; ``arriving``: inputs that are not and lie elsewhere. ``packed``: of messages whose part of
-    an array is not contiguous, which are packed on both sides. ``laid_out``: (processor, parameter,
+    ``passing``: outputs that are not; ``arriving``: inputs that are not and lie elsewhere. ``laid_out``: (processor, parameter,
     Rect, bytes) of weights that kernels lay out anew. ``outputs`` and ``inputs`` (one for each input): bytes read and written,
     as large as their gradients."""
 
@@ -38,7 +37,6 @@ class _OperatorMemory:
     values: dict[int, int]
     passing: dict[int, int]
     arriving: dict[int, int]
-    packed: dict[int, int]
     outputs: dict[int, int]
     inputs: tuple[dict[int, int], ...]
     weights: tuple[tuple[str, int, str, Rect, int], ...]
@@ -75,6 +73,7 @@ class MemoryEstimate:
         self._processors = len(evaluator.machine.processors)
         self._evaluator = evaluator
         self._known: dict[tuple[object, ...], _OperatorMemory] = {}
+        self._buffers: dict[tuple[object, ...], dict[int, int]] = {}
         of = evaluator.repetition
         self._repeats = 1 if of is None else of.count
         self._accesses = Accesses(self.graph, None if of is None else of.rects)
@@ -133,7 +132,7 @@ class MemoryEstimate:
                     kept[processor] += nbytes
             for processor, nbytes in held.passing.items():
                 live[processor] += nbytes
-            for processor, nbytes in held.packed.items():  # in buffers that stay
+            for processor, nbytes in self._packs(node, strategy).items():  # in buffers that stay
                 packed[processor] += nbytes
             for processor in {*held.values, *held.arriving}:
                 ahead[processor] = max(ahead[processor], kept[processor] + live[processor] + held.arriving.get(processor, 0))
@@ -270,9 +269,7 @@ class MemoryEstimate:
         return self._unused[whole, used]
 
     def _held(self, node: Node, strategy: Strategy) -> _OperatorMemory:
-        config = strategy[node.name]
-        producers = [self.graph.producer(t) for t in node.inputs]
-        key = (node.name, config, *(strategy[p.name] for p in producers))
+        config, key = strategy[node.name], self._key(node, strategy)
         if key not in self._known:
             self._evaluator.checkpoint()
             activations: dict[int, int] = {}
@@ -280,12 +277,11 @@ class MemoryEstimate:
             values: dict[int, int] = {}
             passing: dict[int, int] = {}
             arriving: dict[int, int] = {}
-            packed: dict[int, int] = {}
             put: dict[int, int] = {}
             got: tuple[dict[int, int], ...] = tuple({} for _ in node.inputs)
             weights: dict[tuple[str, int, str, Rect, int], None] = {}
             laid_out: dict[tuple[int, str, Rect, int], None] = {}
-            owned = [self._owns(p, strategy[p.name])[t.index] for p, t in zip(producers, node.inputs)]
+            owned = self._owned_inputs(node, strategy)
             keeps = self._keeps_inputs[node.number]
             access = self._accesses(node, config)
             for processor, reads, piece in zip(config.processors, access.reads, self._pieces(node, config)):
@@ -300,10 +296,6 @@ class MemoryEstimate:
                 stays = sum(n for n, t in zip(piece.output_bytes, node.outputs) if (t.node, t.index) in self._kept)
                 passing[processor] = passing.get(processor, 0) + outputs - stays
                 arriving[processor] = arriving.get(processor, 0) + (0 if keeps else inputs)
-                for tensor, read, own in zip(node.inputs, reads.inputs, owned):
-                    both = 2 if (tensor.node, tensor.index) in self._wanted else 1  # its gradient goes back
-                    for at, size in _packed(read, processor, own, tensor.spec.dtype.itemsize):
-                        packed[at] = packed.get(at, 0) + both * size
                 kept = piece.saved + stays + (inputs if keeps else 0)
                 for table, size in zip(got, piece.input_bytes):
                     table[processor] = table.get(processor, 0) + size
@@ -318,9 +310,32 @@ class MemoryEstimate:
                 values[processor] = values.get(processor, 0) + kept
             used = tuple(frozenset(r for _, _, n, r, _ in weights if n == p.name and not r.empty) for p in node.parameters)
             self._known[key] = _OperatorMemory(
-                activations, gathered, values, passing, arriving, packed, put, got, tuple(weights), used, tuple(laid_out)
+                activations, gathered, values, passing, arriving, put, got, tuple(weights), used, tuple(laid_out)
             )
         return self._known[key]
+
+    def _packs(self, node: Node, strategy: Strategy) -> dict[int, int]:
+        """Bytes by processor of messages whose part of an array is not contiguous, which are packed on both sides."""
+        config, key = strategy[node.name], self._key(node, strategy)
+        if key not in self._buffers:
+            self._evaluator.checkpoint()
+            packed = self._buffers[key] = {}
+            owned = self._owned_inputs(node, strategy)
+            for processor, reads in zip(config.processors, self._accesses(node, config).reads):
+                for tensor, read, own in zip(node.inputs, reads.inputs, owned):
+                    both = 2 if (tensor.node, tensor.index) in self._wanted else 1  # its gradient goes back
+                    for at, size in _packed(read, processor, own, tensor.spec.dtype.itemsize):
+                        packed[at] = packed.get(at, 0) + both * size
+        return self._buffers[key]
+
+    def _key(self, node: Node, strategy: Strategy) -> tuple[object, ...]:
+        """What the memory of an operator depends on: how it and the makers of its inputs are cut and placed."""
+        return node.name, strategy[node.name], *(strategy[self.graph.producer(t).name] for t in node.inputs)
+
+    def _owned_inputs(self, node: Node, strategy: Strategy) -> list[Makers]:
+        """By input, which Rects of it lie on which processors."""
+        makers_of = [self.graph.producer(t) for t in node.inputs]
+        return [self._owns(p, strategy[p.name])[t.index] for p, t in zip(makers_of, node.inputs)]
 
     def _owns(self, node: Node, config: OpConfig) -> list[Makers]:
         """By output, which Rects lie on which processors."""
