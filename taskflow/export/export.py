@@ -59,7 +59,7 @@ def require_running(graph: OperatorGraph, found: Exported, target: str) -> None:
     """Raise ValueError if the network's code fails on the pieces that an exported module gives it. Only PyTorch's modules have code
     beside that of their layers; each takes a second or more to be called without numbers."""
     if target == "torch":
-        from taskflow.export.pytorch.without_numbers import require_running as of_module
+        from taskflow.export.pytorch import require_running as of_module
 
         of_module(graph, str(next(iter(found.files.values()))), found.ranks)
 
