@@ -153,7 +153,7 @@ def arithmetic_of_tokens() -> Any:
     return net(lambda self, t: self.e((t + 1) % 7), e=nn.Embedding(7, 6))
 
 
-@case("refused", ids())
+@case("equal", ids())
 def mask_of_tokens() -> Any:
     return net(lambda self, t: self.e(t) * (t != 0).unsqueeze(-1), e=nn.Embedding(7, 6))
 
