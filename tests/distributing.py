@@ -48,7 +48,7 @@ def verify(sdist: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     if lacks := {name for name in tracked() if not name.startswith(".")} - names:
         raise ValueError(f"{sdist}: lacks {', '.join(sorted(lacks)[:5])}: see MANIFEST.in")
-    if written := sorted(name for name in names if name.endswith(GENERATED)):
+    if written := sorted(name for name in names.difference(tracked()) if name.endswith(GENERATED)):
         raise ValueError(f"{sdist}: has {', '.join(written[:5])}, which a tool wrote: see MANIFEST.in")
 
 
