@@ -10,7 +10,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import HybridParallel, Strategy, layer_numbers, map_graph, parse_plan, samples, suits
 from taskflow.optimizer.budget import BudgetExhausted
-from taskflow.optimizer.grid import MARGIN, make_grid
+from taskflow.optimizer.grid import MARGIN, expert_degrees, make_grid
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.units import reads_words
 from taskflow.rules import UpdateRule
@@ -47,8 +47,8 @@ def usual_plans(
 
     DDP and FSDP (``zero3``) have as many samples in a micro-batch as fit, FSDP with layers recomputed only if nothing else fits.
     Megatron-LM shares layers among as few devices of a node as fit, then has as few stages, and its distributed update
-    (``zero1``). ``over``: whether to try no more. Of a plan at which BudgetExhausted is raised, from within ``check``, it is said
-    that there was no time.
+    (``zero1``). Experts that have places are dealt within a node instead, and layers are not shared. ``over``: whether to try no
+    more. Of a plan at which BudgetExhausted is raised, from within ``check``, it is said that there was no time.
     """
     count, batch = len(machine.processors), samples(graph)
     sizes = _sizes(batch // count) if batch % count == 0 else []
@@ -60,8 +60,8 @@ def usual_plans(
     yield first("DDP", [f"d{count} mb{size}" for size in sizes])
     yield first("FSDP", [f"d{count} mb{size} zero3{again}" for again in FULL for size in sizes])
     yield first("Megatron-LM", [
-        f"t{t} p{p} d{count // t // p} mb{size} zero1{again}"
-        for again in FULL for t, p in _shared(machine) if batch % (count // t // p) == 0
+        f"t{t} p{p} d{count // t // p}{f' e{e}' if e > 1 else ''} mb{size} zero1{again}"
+        for again in FULL for t, p, e in _shared(graph, machine) if batch % (count // t // p) == 0
         for size in _sizes(min(MOST_SAMPLES, batch // (count // t // p)))
     ])  # fmt: skip
 
@@ -89,12 +89,16 @@ def _sizes(most: int) -> list[int]:
     return found if not found or found[-1] == 1 else [*found, 1]
 
 
-def _shared(machine: Machine) -> list[tuple[int, int]]:
-    """How many devices share layers, and how many stages there are: the former first, within a node."""
+def _shared(graph: OperatorGraph, machine: Machine) -> list[tuple[int, int, int]]:
+    """How many devices share layers, how many stages there are, and among how many replicas experts are dealt: the first and the
+    last within a node."""
     count, node = len(machine.processors), machine.processors[0].node
-    within = gcd(MOST_TENSOR, sum(processor.node == node for processor in machine.processors), count)
+    there = gcd(sum(processor.node == node for processor in machine.processors), count)
+    within, stages = gcd(MOST_TENSOR, there), [1 << k for k in range(1, 10)]
+    if (dealt := gcd(there, max(expert_degrees(graph)))) > 1:
+        return [(1, p, dealt) for p in (1, *stages) if count % (p * dealt) == 0]
     shares = [1 << k for k in range(within.bit_length())]
-    return [*((t, 1) for t in shares), *((within, 1 << k) for k in range(1, 10) if count % (within << k) == 0)]
+    return [*((t, 1, 1) for t in shares), *((within, p, 1) for p in stages if count % (within * p) == 0)]
 
 
 def _first(

@@ -92,6 +92,15 @@ def test_usual_plans_that_cannot_fit_are_not_planned(monkeypatch: pytest.MonkeyP
     assert answers[0][0] == answers[1][0] and answers[0][1] < answers[1][1]
 
 
+@pytest.mark.parametrize(("memory", "plan"), [(80e9, "t1 p1 d16 e8 mb2 zero1"), (0.05e9, "t1 p2 d8 e8 mb4 zero1")])
+def test_experts_are_dealt_within_a_node(memory: float, plan: str) -> None:
+    graph, whole = build("MoE", batch=32, preset="small", experts=32, hidden=256, inner=1024, layers=4), load_machine("h100", 16)
+    machine = replace(whole, kinds=tuple(replace(kind, memory_bytes=int(memory)) for kind in whole.kinds))
+    check = MemoryCheck(make_evaluator(graph, machine, rule=Adam()))
+    megatron = list(usual_plans(graph, machine, check, Adam()))[-1]
+    assert megatron.plan == plan and not megatron.lacks
+
+
 def test_who_has_usual_plans() -> None:
     h100 = load_machine("h100", 8)
     assert has_usual_plans(decoder(64, 4, 8), h100, Adam())

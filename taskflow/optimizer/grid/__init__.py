@@ -26,7 +26,7 @@ from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, bytes_in_program,
 from taskflow.optimizer.grid.mixed import MixedGrid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
 from taskflow.optimizer.grid.passes import passes_seconds
-from taskflow.optimizer.grid.plans import grid_plans, has_no_order, held_bytes, no_grid
+from taskflow.optimizer.grid.plans import expert_degrees, grid_plans, has_no_order, held_bytes, no_grid
 from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, varied
 from taskflow.optimizer.grid.recompute_to_fit import fit, fitted
@@ -57,6 +57,7 @@ __all__ = [
     "bytes_in_program",
     "change_that_fits",
     "descend",
+    "expert_degrees",
     "fit",
     "fitted",
     "grid_plans",

@@ -47,7 +47,7 @@ class PlanAxes:
         self.tensor = [t for t in powers(self.node) if t == 1 or _shares(graph, t)]
         longest = graph.nodes[0].space.shape[1] if attends(graph) and len(graph.nodes[0].space.shape) > 1 else 1
         self.context = powers(min(MOST_CONTEXT, self.node, longest))
-        self.experts = _experts(graph)
+        self.experts = expert_degrees(graph)
         self.divided = _takes_micro_batches(graph, self.batch)
         self.recompute = ["none"]
         if recomputed(graph, "selective"):
@@ -114,8 +114,8 @@ def _shares(graph: OperatorGraph, t: int) -> bool:
     return any(mapper.shared(node) is not None for node in graph)
 
 
-def _experts(graph: OperatorGraph) -> list[int]:
-    """Degrees of expert parallelism, up to the number of experts."""
+def expert_degrees(graph: OperatorGraph) -> list[int]:
+    """Return the degrees of expert parallelism, powers of two up to the number of experts; 1 if none have places."""
     counts = [node.dims[[dim.name for dim in node.dims].index("e")].size for node in graph if node.operator.kind == "expert_linear"]
     return powers(min(counts)) if counts else [1]
 
