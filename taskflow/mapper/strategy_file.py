@@ -16,7 +16,7 @@ from taskflow.mapper.again import HadAgain
 from taskflow.mapper.config import Exchange, OpConfig
 from taskflow.mapper.pipeline import Pipeline
 from taskflow.mapper.pipeline_schedules import PipelineSchedule
-from taskflow.mapper.plan import parse_plan
+from taskflow.mapper.plan import is_plan, parse_plan
 from taskflow.mapper.plan_of import checked, plan_of
 from taskflow.mapper.strategy import Strategy
 from taskflow.mapper.sync import SyncAlgorithm, SyncEntry, sync_entry, sync_of_entry
@@ -140,6 +140,7 @@ class StrategyFile(HadAgain, frozen=True, kw_only=True):
     machine: Annotated[str, Meta(description="The name of the machine that it was made for.")] | UnsetType = UNSET
     processors: Annotated[Count, Meta(description="How many processors the machine has.")]
     made_from: MadeFrom | UnsetType = UNSET
+    problem: Annotated[Any, Meta(description="Not read. The first files have it.")] = UNSET
     operators: Annotated[dict[str, OperatorEntry], Meta(description="Operator's name -> how it is cut and placed.")]
     syncs: Annotated[dict[str, SyncEntry], Meta(description="Layer's name -> how its weights are kept equal.")] = {}  # noqa: RUF012
     sums: Annotated[
@@ -259,7 +260,9 @@ def _strategy(file: StrategyFile, graph: OperatorGraph, where: str) -> Strategy:
         strategy.verify(graph)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    if not isinstance(file.plan, str):
+    if file.plan is UNSET:
+        return _named(strategy, graph)
+    if file.plan is None:
         return strategy
     try:
         plan = parse_plan(file.plan)
@@ -269,6 +272,15 @@ def _strategy(file: StrategyFile, graph: OperatorGraph, where: str) -> Strategy:
     if found is None:
         warnings.warn(f"{where}: not the plan {plan} that it says, but taken as its operators have it: {why}", stacklevel=4)
     return replace(strategy, plan=found)
+
+
+def _named(strategy: Strategy, graph: OperatorGraph) -> Strategy:
+    """The strategy of a file from before files had a plan. It may be what its name says."""
+    try:
+        plan = parse_plan(strategy.name) if is_plan(strategy.name) else None
+    except ValueError:
+        return strategy
+    return strategy if plan is None else replace(strategy, plan=checked(plan, graph, strategy)[0])
 
 
 def _from_file(file: StrategyFile) -> Strategy:

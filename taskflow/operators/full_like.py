@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Reads, Spec, register
+from taskflow.operators.operator import NOTHING, Call, Example, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary
 from taskflow.regions import Rect
 
 
 @register("full_like")
-@dataclass(frozen=True, slots=True)
 class FullLike(Unary):
     """y = ``number``, also where x is infinite or not a number. Of x only the shape and the type count; no gradient goes to it."""
 
     number: float
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0  # it moves memory
-    calculates: ClassVar[bool] = False
-    stops_gradient: ClassVar[bool] = True
+    kept = NOTHING
+    flops_per_element = 0  # it moves memory
+    calculates = False
+    stops_gradient = True
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         nothing = (0,) * len(inputs[0].shape)

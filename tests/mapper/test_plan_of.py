@@ -131,16 +131,21 @@ def test_a_plan_that_is_none_is_refused(tmp_path: Path) -> None:
         load(path, graph, 8)
 
 
-def test_a_file_need_not_say_a_plan(tmp_path: Path) -> None:
-    """The strategy of a file without one, or with none, has none, whatever its name."""
+def test_files_from_before_plans_were_in_them(tmp_path: Path) -> None:
+    """A name may be the plan, if the operators are; a later file has no plan where it says so."""
     graph, strategy = network("GPT-2", "float32"), planned(network("GPT-2", "float32"), FULL)
-    content = json.loads(written(tmp_path, graph, strategy).read_text())
-    assert load(tmp_path / "plan.json", graph, 8).plan == strategy.plan is not None
-    del content["plan"]
-    for changes in ({}, {"name": "t2 x3"}, {"plan": None}):
+
+    def read(**changes: Any) -> Strategy:
+        content = json.loads(written(tmp_path, graph, strategy).read_text())
+        del content["plan"]
         (tmp_path / "plan.json").write_text(json.dumps(content | changes))
-        read = load(tmp_path / "plan.json", graph, 8)
-        assert read.plan is None and read == replace(strategy, name=changes.get("name", strategy.name))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return load(tmp_path / "plan.json", graph, 8)
+
+    assert read().plan == read(name="t2 c2 recompute=full regather mb1 zero1").plan == strategy.plan
+    assert read(name="mine").plan is read(name="t2 x3").plan is read(name="d8").plan is read(recompute=[]).plan is None
+    assert read(plan=None).plan is None
 
 
 def test_what_is_replaced_beside_a_plan_is_noticed() -> None:
