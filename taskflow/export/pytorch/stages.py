@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from taskflow.mapper import Pipeline
 from taskflow.models.pytorch import OperatorSite, graph_around
@@ -81,6 +82,17 @@ def stages_of_module(
 def _returned(module: Any, examples: Sequence[Any], found: Mapping[str, set[int]]) -> dict[int, list[Any]]:
     """What each call of a module within one stage returns, without numbers, by the module's identity. A tracer sees no difference
     between a tensor and None, for which code may ask. Empty if forward asks for numbers."""
+    if module not in _CALLS:  # a search asks for many ways to divide one module
+        _CALLS[module] = _calls_of_parts(module, examples)
+    paths = {id(part): path for path, part in reversed([*module.named_modules()])}
+    return {part: [*calls] for part, calls in _CALLS[module].items() if len(found.get(paths[part], ())) <= 1}
+
+
+_CALLS: WeakKeyDictionary[Any, dict[int, list[Any]]] = WeakKeyDictionary()
+
+
+def _calls_of_parts(module: Any, examples: Sequence[Any]) -> dict[int, list[Any]]:
+    """The same of all modules."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -90,10 +102,8 @@ def _returned(module: Any, examples: Sequence[Any], found: Mapping[str, set[int]
     with FakeTensorMode(allow_non_fake_inputs=True):
         try:
             copied = without_numbers(module)
-            paths = {id(part): path for path, part in reversed([*module.named_modules()])}
             for part, other in zip(module.modules(), copied.modules()):
-                if len(found.get(paths[id(part)], ())) <= 1:
-                    other.register_forward_hook(partial(_note, calls.setdefault(id(part), [])))
+                other.register_forward_hook(partial(_note, calls.setdefault(id(part), [])))
             copied(*(torch.empty(e.shape, dtype=e.dtype) if isinstance(e, torch.Tensor) else e for e in examples))
         except Exception:
             return {}

@@ -121,23 +121,25 @@ class PlanGrid:
         """The plans that fit by the closed form, the fastest by its price first."""
         self.refused: list[PricedPlan] = []
         """Those that do not."""
+        self.whole = True
+        """Whether all plans have been looked at."""
         self._listed: list[tuple[HybridPlan, int]] = []
 
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
         """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
         answers true."""
-        every = self.listed()
-        self.fitting, self.refused = priced_plans(self, every, over)
+        every, self.whole = self.listed(), True
+
+        def ended() -> bool:
+            self.whole = self.whole and not over()
+            return not self.whole
+
+        self.fitting, self.refused = priced_plans(self, every, ended)
         return self.fitting, len(every)
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
         """Return those of these plans that fit and that people often use (not `unusual`): a tenth, soon priced."""
         return priced_plans(self, (one for one in self.sums.axes.plans(usual=True) if self._takes(one[0])), over)[0]
-
-    @property
-    def known(self) -> int:
-        """The number of plans, before they are priced."""
-        return len(self.listed())
 
     def listed(self) -> list[tuple[HybridPlan, int]]:
         """Return all plans with their numbers of micro-batches, those with fewer unusual features first."""

@@ -11,7 +11,7 @@ from taskflow.mapper import HybridPlan, Strategy, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline, Looks
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.grid.descent import descend
-from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid
+from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid, spare_of
 from taskflow.optimizer.grid.memory import MARGIN
 from taskflow.optimizer.grid.plans import held_bytes
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
@@ -31,6 +31,7 @@ MOST_FITTED = 3  # simulations of one of these, each with the memory that the on
 DESCENT_SHARE = 0.3  # of the time after the grid, for descents by price
 MOST_DESCENDED = 6  # plans that these end at and that are simulated
 LOOKING = 0.5  # of these two, to find plans by price; the rest is to simulate them
+GOES_ON = 0.05  # of the time: with less left, a search does not go on
 DEARER = 1.1  # times the price of the current plan that a neighbour may have to be simulated
 
 
@@ -58,16 +59,41 @@ def layered_search(
     make: Callable[[HybridPlan], Strategy] | None = None, begun: Sequence[Begun] = (),
 ) -> LayeredFound:
     """Simulate the best plans of the grid, then search from the best of them, and from those ``begun``, within ``share`` of the
-    time and part of the proposals. ``make``: makes a plan's strategy (`Allowed.strategy`). Ctrl-C ends it with the best plan so
-    far; it is raised if there is none."""
-    return _LayeredSearch(evaluator, options, grid, share, make, begun).found()
+    time and part of the proposals. If it ends early although not all plans of the grid were looked at, it goes on with these.
+    ``make``: makes a plan's strategy (`Allowed.strategy`). Ctrl-C ends it with the best plan so far; it is raised if there is
+    none."""
+    search = _LayeredSearch(evaluator, options, grid, share, make, begun)
+    found = search.found()
+    result, deadline = found.result, search.deadline
+    if result is None or result.stopped != "stalled" or grid.whole or not isfinite(deadline.seconds) or not result.strategy.plan:
+        return found
+    if (left := search.end - deadline.elapsed) <= GOES_ON * deadline.seconds:
+        return found
+    best = Begun(result.strategy.plan, result.strategy, result.seconds, spare_of(search.lacks, result.strategy))
+    again = _LayeredSearch(evaluator, options, grid, left / deadline.left, make, (*begun, best), must=False)
+    return _joined(found, again.found())
+
+
+def _joined(found: LayeredFound, again: LayeredFound) -> LayeredFound:
+    """What a search and its continuation have found."""
+    one, other = found.result, again.result
+    if one is None or other is None:
+        return found if other is None else again
+    history = [replace(step, proposal=step.proposal + found.proposals) for step in other.history if step.seconds < one.seconds]
+    result = replace(
+        min(one, other, key=lambda result: result.seconds), history=(*one.history, *history), stopped=other.stopped,
+        proposals=one.proposals + other.proposals, accepted=one.accepted + other.accepted, refused=one.refused + other.refused,
+        search_seconds=other.search_seconds, left_out=tuple(dict.fromkeys((*one.left_out, *other.left_out))),
+    )
+    return LayeredFound(result, min(found.grid, again.grid, key=lambda grid: grid.seconds), found.proposals + again.proposals)
 
 
 class _LayeredSearch:
     def __init__(
         self, evaluator: Evaluator, options: SearchOptions, grid: AnyGrid, share: float,
-        make: Callable[[HybridPlan], Strategy] | None, begun: Sequence[Begun],
+        make: Callable[[HybridPlan], Strategy] | None, begun: Sequence[Begun], must: bool = True,
     ) -> None:
+        self.must = must and (not may_be_whole(grid) or not options.rivals)
         self.evaluator, self.options, self.grid, self.make, self.begun = evaluator, options, grid, make, begun
         self.deadline = options.deadline or Deadline(options.budget.seconds)
         self.end = self.deadline.elapsed + share * self.deadline.left
@@ -90,7 +116,7 @@ class _LayeredSearch:
         last = self.deadline.seconds if self.options.rivals else self.end
         best = best_of_grid(
             self.evaluator, self.lacks, deadline=self.deadline, most=self.most_grid, grid=self.grid,
-            must=not may_be_whole(self.grid) or not self.options.rivals, until=last,
+            must=self.must, until=last,
             share=GRID_SHARE * max(0.0, self.end - self.deadline.elapsed) / self.deadline.left
             if isfinite(self.deadline.seconds) and self.deadline.left else 1.0, make=self.make,
             looked=self.looks.part(GRID_LOOKS),

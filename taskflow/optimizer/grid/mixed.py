@@ -58,6 +58,7 @@ class MixedGrid:
         """The plans that fit by the closed form, the fastest by its price first."""
         self.refused: list[PricedPlan] = []
         """Those that do not."""
+        self.whole = True  # a search does not go on with those that it had no time for
         self._layers: dict[object, Array] = {}
 
     def _sums_of(self, kind: Sequence[int]) -> PlanSums:
@@ -73,11 +74,6 @@ class MixedGrid:
         seen: set[HybridPlan] = set()
         self.fitting, self.refused = priced_plans(self, self._every(over, seen), over)
         return self.fitting, len(seen)
-
-    @property
-    def known(self) -> int:
-        """0: how many plans there are is known when they have been priced."""
-        return 0
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
         """Return those of these plans that fit and that people often use (not `unusual`)."""

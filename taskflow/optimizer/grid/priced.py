@@ -43,7 +43,7 @@ class PlanPricing(Protocol):
 
 class AnyGrid(Protocol):
     """A `PlanGrid` or, for unequal devices, a `MixedGrid`. ``fitting`` and ``refused``: the plans that fit in closed form,
-    the fastest by price first, and those that do not (after `plans`)."""
+    the fastest by price first, and those that do not (after `plans`). ``whole``: whether all plans have been looked at then."""
 
     graph: OperatorGraph
     rule: UpdateRule | None
@@ -51,6 +51,7 @@ class AnyGrid(Protocol):
     memory_bytes: int
     fitting: list[PricedPlan]
     refused: list[PricedPlan]
+    whole: bool
 
     @property
     def machine(self) -> Cluster | PartOfMachine: ...
@@ -60,11 +61,6 @@ class AnyGrid(Protocol):
 
     def plans(self, over: Callable[[], bool] = ...) -> tuple[list[PricedPlan], int]:
         """Return all plans that fit, the one with the best price first, and the number of all plans."""
-        ...
-
-    @property
-    def known(self) -> int:
-        """The number of plans as far as it is known before they are priced."""
         ...
 
     def usual(self, over: Callable[[], bool] = ...) -> list[PricedPlan]:

@@ -21,7 +21,7 @@ from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import MemoryCheck, SearchResult, make_evaluator, search
-from taskflow.optimizer.budget import Deadline, Looks
+from taskflow.optimizer.budget import Budget, Deadline, Looks
 from taskflow.optimizer.evaluate import is_small
 from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
 from taskflow.optimizer.grid import (
@@ -42,6 +42,7 @@ from taskflow.optimizer.grid import (
     varied,
 )
 from taskflow.optimizer.memory import memory_use
+from taskflow.optimizer.options import SearchOptions
 from taskflow.rules import Adam
 from taskflow.tasks.lower import lower
 
@@ -216,6 +217,33 @@ def test_neighbours_with_the_same_passes_have_a_lower_price(everywhere: None, mo
     assert alike and descended
     for one, best in alike:
         assert grid.prices(one, 16 // one.samples_a_pass) < grid.prices(best, 16 // best.samples_a_pass)
+
+
+def test_a_search_goes_on_with_plans_that_it_had_no_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first look sees one plan, and the single changes, which do nothing here, have no use for the rest of the time."""
+    graph, cluster, looks = network(batch=16), machine(4), []
+
+    class OneSeen(PlanGrid):
+        def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
+            return []
+
+        def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
+            every, count = super().plans(over)
+            looks.append(count)
+            if len(looks) == 1:
+                self.fitting, self.whole = every[-1:], False
+            return self.fitting, count
+
+    module = import_module("taskflow.optimizer.grid.layered_search")
+    for name in ("_fit", "_descend", "_split", "_from"):
+        monkeypatch.setattr(module._LayeredSearch, name, lambda *_: None)
+    evaluator = make_evaluator(graph, cluster, rule=RULE)
+    found = module.layered_search(evaluator, SearchOptions(Budget(seconds=60.0)), OneSeen(graph, cluster, RULE))
+    best = best_of_grid(make_evaluator(graph, cluster, rule=RULE))
+    assert len(looks) == 2 and found.result.seconds == best.seconds and found.result.stopped == "stalled"
+    assert found.result.proposals == found.proposals == 1 + len(best.simulated)
+    assert [step.seconds for step in found.result.history] == sorted((s.seconds for s in found.result.history), reverse=True)
+    assert found.result.history[0].proposal == 1 < found.result.history[-1].proposal
 
 
 def test_a_budget_in_seconds_holds(everywhere: None) -> None:
