@@ -403,15 +403,15 @@ def test_functions_that_pytorch_knows_without_numbers_for_other_types_alone_do_n
     """Products in groups of float32, which a CPU has: as experts of Hugging Face's networks make them."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from taskflow.export.pytorch.without_numbers import _OnZeros, _quiet
+    from taskflow.export.pytorch.without_numbers import OnZeros, quiet
 
     def product() -> Any:
         return torch._grouped_mm(torch.empty(8, 16), torch.empty(2, 16, 32), offs=torch.empty(2, dtype=torch.int32))
 
-    with FakeTensorMode(), _quiet():
+    with FakeTensorMode(), quiet():
         with pytest.raises(RuntimeError, match="BFloat16"):
             product()
-        with _OnZeros():
+        with OnZeros():
             assert product().shape == (8, 32) and type(product()).__name__ == "FakeTensor"
             with pytest.raises(RuntimeError, match="invalid for input of size 8"):
                 torch.empty(8).view(3, 3)

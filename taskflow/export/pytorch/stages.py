@@ -96,10 +96,10 @@ def _calls_of_parts(module: Any, examples: Sequence[Any]) -> dict[int, list[Any]
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from taskflow.export.pytorch.without_numbers import without_numbers
+    from taskflow.export.pytorch.without_numbers import OnZeros, quiet, without_numbers
 
     calls: dict[int, list[Any]] = {}
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with FakeTensorMode(allow_non_fake_inputs=True), quiet(), OnZeros():
         try:
             copied = without_numbers(module)
             for part, other in zip(module.modules(), copied.modules()):

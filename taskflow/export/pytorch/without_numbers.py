@@ -58,7 +58,7 @@ def _error(generated: Any, module: Any, inputs: Sequence[tuple[str, Any]], ranks
         UnsupportedFakeTensorException,
     )
 
-    with _one_of(ranks), real_meshes(generated), FakeTensorMode(allow_non_fake_inputs=True), _quiet(), _OnZeros():
+    with _one_of(ranks), real_meshes(generated), FakeTensorMode(allow_non_fake_inputs=True), quiet(), OnZeros():
         try:
             result = without_numbers(module)(**{name: _fake(tensor) for name, tensor in inputs})
             target = _target(result)
@@ -83,7 +83,7 @@ def _goes_back(result: Any, target: Any) -> bool:
     return True
 
 
-class _OnZeros(TorchDispatchMode):
+class OnZeros(TorchDispatchMode):
     """Context that computes on zeros what fails on tensors without numbers, and looks at the sizes of pieces. Of some functions,
     PyTorch knows fewer types without numbers than it computes, such as of products in groups on a CPU."""
 
@@ -119,7 +119,7 @@ def _require_pieces(func: Any, found: Any) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """A context in which PyTorch does not print what fails on tensors without numbers."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
