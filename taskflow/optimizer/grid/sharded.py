@@ -90,8 +90,10 @@ class ShardedPasses:
         gathers, reduces, meanwhile = self._travels_of(walk, plan, groups)
         of = self.tables.of(plan).read_seconds
         reads = [0.0 if isinstance(one, str) else float(of[one]) for one in walk.collectives]
-        counts = (tuple([len(travels[name]) for name in walk.names]) for travels in (gathers, reduces))
-        shape = WalkShape(groups.meets, tuple([seconds > 0 for seconds in reads]), *counts)
+        meets = (
+            tuple([tuple([one.meets for one in travels[name]]) for name in walk.names]) for travels in (gathers, reduces)
+        )
+        shape = WalkShape(tuple([seconds > 0 for seconds in reads]), *meets)
         if (number, shape) not in self._tasks:
             self._tasks[number, shape] = WalkTasks(walk, shape)
         return _Prepared(self._tasks[number, shape], reads, listed(walk, gathers, reduces), meanwhile)
@@ -190,5 +192,5 @@ class ShardedPasses:
         key = groups, step, nbytes, arrays
         if key not in self._one:
             copy = self.launch + arrays * nbytes / groups.members(step) / self.memory
-            self._one[key] = Travel(groups.seconds(step, nbytes, 1), copy)
+            self._one[key] = Travel(groups.seconds(step, nbytes, 1), copy, groups.meets(step))
         return self._one[key]

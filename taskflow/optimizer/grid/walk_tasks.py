@@ -22,18 +22,19 @@ try:
 except ImportError:  # not built: no compiler
     from taskflow.optimizer.evaluate.folded import simulate_arrays
 
-DEVICE, OWN, APART = 0, 1, 2
-"""What a task occupies: the device, its links, or others that are not used for weights."""
-OCCUPIED, TOGETHER = [(DEVICE,), (OWN,), (APART,)], [False, False, False]
+DEVICE, OWN, APART, BOTH = 0, 1, 2, 3
+"""What a task occupies: the device, its links, others that are not used for all weights, or both kinds of links."""
+OCCUPIED, TOGETHER = [(DEVICE,), (OWN,), (APART,), (OWN, APART)], [False, False, False, True]
 
 
 @dataclass(frozen=True, slots=True)
 class Travel:
     """Seconds of a collective of weights or gradients; ``copies``: of the device's copy from its share (before a gather), or to it
-    (after a reduction)."""
+    (after a reduction). ``meets``: whether it uses links that collectives of other things use, too."""
 
     seconds: float
     copies: float
+    meets: bool
 
 
 Travels = Mapping[str, Sequence[Travel]]
@@ -46,13 +47,12 @@ and of each run the seconds of one block more."""
 
 @dataclass(frozen=True, slots=True)
 class WalkShape:
-    """What tasks a walk has. ``meets``: whether collectives of weights and others use the same links; ``sent``: of each of these
-    others whether it takes time; ``gathers``, ``reduces``: how many collectives there are for each name of `Walk.names`."""
+    """What tasks a walk has. ``sent``: of each collective that is not of weights whether it takes time; ``gathers``, ``reduces``:
+    for each name of `Walk.names` its collectives, of each whether it uses links that those others use (`Travel.meets`)."""
 
-    meets: bool
     sent: tuple[bool, ...]
-    gathers: tuple[int, ...]
-    reduces: tuple[int, ...]
+    gathers: tuple[tuple[bool, ...], ...]
+    reduces: tuple[tuple[bool, ...], ...]
 
 
 class WalkTasks:
@@ -72,10 +72,14 @@ class WalkTasks:
         self._begin = {gather: at for at, step in enumerate(walk.steps) for gather in step.begins}
         self._begin |= {sent: at for at, step in enumerate(walk.steps) for sent in step.sends}
         first = len(walk.steps) + len(walk.collectives)
-        self._travels: dict[tuple[str, bool], range] = {}  # by name and whether reduced, where their seconds are
-        for reduced, counts in ((False, shape.gathers), (True, shape.reduces)):
-            for name, count in zip(walk.names, counts):
-                self._travels[name, reduced] = range(first, first := first + 2 * count, 2)
+        meeting = {meets for of in (shape.gathers, shape.reduces) for each in of for meets in each}
+        self._others = OWN if meeting == {True} else APART
+        # By name and whether reduced: where their seconds are, and what each occupies.
+        self._travels: dict[tuple[str, bool], list[tuple[int, int]]] = {}
+        for reduced, of in ((False, shape.gathers), (True, shape.reduces)):
+            for name, each in zip(walk.names, of):
+                links = [BOTH if meets and len(meeting) > 1 else OWN for meets in each]
+                self._travels[name, reduced] = list(zip(range(first, first := first + 2 * len(each), 2), links))
         for step in walk.steps:
             self._step(step)
         self._arrays = [
@@ -103,8 +107,8 @@ class WalkTasks:
         self._steps.append(self._add(len(self._steps), DEVICE, after))
         for number in step.reduces:
             self._ends[number] = ends = []
-            for at in self._travels[str(self.walk.collectives[number]), True]:
-                sent = self._add(at, OWN, self._steps[-1:])
+            for at, links in self._travels[str(self.walk.collectives[number]), True]:
+                sent = self._add(at, links, self._steps[-1:])
                 self._sent.append(sent)
                 ends.append(self._add(at + 1, DEVICE, [sent]))
 
@@ -113,10 +117,9 @@ class WalkTasks:
         shape, what = self.shape, self.walk.collectives[number]
         after = [self._steps[self._begin[number]]] if number in self._begin else []
         if isinstance(what, str):
-            copies = [(at, self._add(at + 1, DEVICE, after)) for at in self._travels[what, False]]
-            return [self._add(at, OWN, [copy]) for at, copy in copies]
-        link = OWN if shape.meets else APART
-        return [self._add(len(self.walk.steps) + number, link, after)] if shape.sent[number] else []
+            copies = [(at, links, self._add(at + 1, DEVICE, after)) for at, links in self._travels[what, False]]
+            return [self._add(at, links, [copy]) for at, links, copy in copies]
+        return [self._add(len(self.walk.steps) + number, self._others, after)] if shape.sent[number] else []
 
     def _add(self, seconds: int, place: int, after: list[int]) -> int:
         self._seconds.append(seconds)

@@ -20,7 +20,7 @@ class WeightGroups:
         self.tensor, self.experts, self.inner = plan.tensor, plan.experts, plan.tensor * plan.context
         self.expert_step = self.inner * plan.experts
         self._around: dict[int, tuple[Around, int]] = {}
-        self._meets: bool | None = None
+        self._meets: dict[int, bool] = {}
 
     def members(self, step: int) -> int:
         """Return how many devices hold the same weights."""
@@ -60,15 +60,15 @@ class WeightGroups:
 
         return left(sums + gathers, back) if ahead is None else left(sums, back) + left(gathers, ahead)
 
-    @property
-    def meets(self) -> bool:
-        """Whether collectives of weights use links that those of a replica's devices use."""
-        if self._meets is None:
-            own, weights = self.devices[: self.expert_step], self.devices[:: self.tensor]
-            self._meets = len(own) > 1 and len(weights) > 1 and not set(
+    def meets(self, step: int) -> bool:
+        """Return whether collectives of weights that every ``step``th device holds use links that those of a replica's devices, or
+        of those that deal experts, use."""
+        if step not in self._meets:
+            own, weights = self.devices[: self.expert_step], self.devices[::step]
+            self._meets[step] = len(own) > 1 and len(weights) > 1 and not set(
                 collective(self.machine, tuple(own)).resources
             ).isdisjoint(collective(self.machine, tuple(weights)).resources)
-        return self._meets
+        return self._meets[step]
 
     def _beside(self, step: int) -> int:
         """Number of groups that send over the network card that most of them use."""

@@ -12,6 +12,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.mapper import BLOCK, HybridParallel, HybridPlan, map_graph, parse_plan, samples
 from taskflow.models.llama import LlamaConfig, llama
+from taskflow.models.moe import MoEConfig, moe
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.grid import PlanGrid, bytes_in_program, kendall
 from taskflow.optimizer.grid.price import begun_sooner
@@ -60,6 +61,16 @@ def test_prices_of_sharded_plans_are_near_simulated_steps(monkeypatch: pytest.Mo
     pairs = prices()
     assert [price for price, _ in pairs] == pytest.approx([seconds for _, seconds in pairs], rel=0.1)
     assert kendall(pairs) > 0.8
+
+
+@pytest.mark.parametrize("text", ["d64 e8 mb1 zero3", "t2 d32 e4 mb1 zero3"])
+def test_weights_of_experts_that_are_dealt_within_a_node_travel_beside_their_tokens(text: str) -> None:
+    """Those between nodes, these within one; weights that all hold use the links of both."""
+    sizes = replace(MoEConfig.small(), batch=256, steps=2048, vocabulary=512, hidden=2048, inner=8192, head_size=64, heads=32,
+                    experts=32, layers=4, factor=2.0)  # fmt: skip
+    graph, machine, plan = moe(sizes, "bfloat16"), load_machine("h100", 64), parse_plan(text)
+    seconds = make_evaluator(graph, machine, rule=RULE).set(map_graph(HybridParallel(plan), graph, machine))
+    assert PlanGrid(graph, machine, RULE).prices(plan, 256 // plan.samples_a_pass) == pytest.approx(seconds, rel=0.08)
 
 
 PIPELINED = {  # networks of short kernels, whose hosts also start collectives of each pass, and of long ones
