@@ -18,6 +18,7 @@ from taskflow.optimizer.evaluate import TooManyTasksError
 
 EVEN = 1.0  # the load that plans are made for unless somebody has said another one
 AS_IT_IS = 1 / 3  # of a budget, for the network as it is: dealing pays on most clusters
+LEAST = 0.1  # of a budget, for plans that deal experts if the first search took too long
 AGAIN = 0.05  # of a search's seconds, to predict a plan again for the network as it is
 Searched = Callable[[Problem, Budget], SearchResult]
 
@@ -50,9 +51,8 @@ def faster_of_both(problem: Problem, dealt: Problem | None, searched: Searched, 
     plans: list[tuple[Problem, SearchResult]] = []
     refusals: list[ValueError] = []
     for of in (problem, dealt):
-        part = _part(budget, AS_IT_IS) if of is problem else replace(
-            _part(budget, 1 - AS_IT_IS), seconds=budget.seconds - (time.perf_counter() - began)
-        )
+        left = max(LEAST * budget.seconds, budget.seconds - (time.perf_counter() - began))
+        part = _part(budget, AS_IT_IS) if of is problem else replace(_part(budget, 1 - AS_IT_IS), seconds=left)
         try:
             results.append(searched(of, part))
         except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,19 @@ def test_a_plan_that_deals_no_experts_is_one_of_the_network_without_places() -> 
     best, found = faster_of_both(of, dealt, searched, Budget(proposals=4))
     assert best is of and str(found.strategy.plan) == str(placed.plan)
     assert found.seconds == of.evaluator.set(found.strategy) and found.proposals < 4
+
+
+def test_plans_that_deal_experts_get_a_share_also_if_the_first_search_takes_too_long() -> None:
+    of, given = make_problem("mixtral", "h100", 2, 8, "small", "adam", settings={"steps": "64"}), []
+    found = search(of.graph, of.machine, budget="2p", use=of.evaluator)
+
+    def late(problem: Problem, budget: Budget) -> SearchResult:
+        given.append(budget.seconds)
+        time.sleep(0.05)
+        return found
+
+    assert faster_of_both(of, dealing(of, None), late, Budget(seconds=0.02))[0] is of
+    assert given == pytest.approx([0.02 / 3, 0.002])
 
 
 def test_fit_names_it() -> None:

@@ -403,12 +403,13 @@ def test_functions_that_pytorch_knows_without_numbers_for_other_types_alone_do_n
     """Products in groups of float32, which a CPU has: as experts of Hugging Face's networks make them."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from taskflow.export.pytorch.without_numbers import OnZeros, quiet
+    from taskflow.export.pytorch.without_numbers import OnZeros
+    from taskflow.models.pytorch import quietly
 
     def product() -> Any:
         return torch._grouped_mm(torch.empty(8, 16), torch.empty(2, 16, 32), offs=torch.empty(2, dtype=torch.int32))
 
-    with FakeTensorMode(), quiet():
+    with FakeTensorMode(), quietly():
         with pytest.raises(RuntimeError, match="BFloat16"):
             product()
         with OnZeros():

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from taskflow.mapper import Pipeline
-from taskflow.models.pytorch import OperatorSite, graph_around
+from taskflow.models.pytorch import OperatorSite, graph_around, quietly
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -96,10 +96,10 @@ def _calls_of_parts(module: Any, examples: Sequence[Any]) -> dict[int, list[Any]
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from taskflow.export.pytorch.without_numbers import OnZeros, quiet, without_numbers
+    from taskflow.export.pytorch.without_numbers import OnZeros, without_numbers
 
     calls: dict[int, list[Any]] = {}
-    with FakeTensorMode(allow_non_fake_inputs=True), quiet(), OnZeros():
+    with FakeTensorMode(allow_non_fake_inputs=True), quietly(), OnZeros():
         try:
             copied = without_numbers(module)
             for part, other in zip(module.modules(), copied.modules()):

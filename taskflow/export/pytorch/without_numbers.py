@@ -4,7 +4,6 @@ at the export, not on the cluster."""
 from __future__ import annotations
 
 import copy
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch import place_text, raising_line, require_origin, sites_of
+from taskflow.models.pytorch import place_text, quietly, raising_line, require_origin, sites_of
 
 MOST_ZEROS = 1 << 28  # bytes of a function's arguments as zeros
 OF_MESHES = ("__init__", "_flatten", "_unflatten", "__getitem__")
@@ -58,7 +57,7 @@ def _error(generated: Any, module: Any, inputs: Sequence[tuple[str, Any]], ranks
         UnsupportedFakeTensorException,
     )
 
-    with _one_of(ranks), real_meshes(generated), FakeTensorMode(allow_non_fake_inputs=True), quiet(), OnZeros():
+    with _one_of(ranks), real_meshes(generated), FakeTensorMode(allow_non_fake_inputs=True), quietly(), OnZeros():
         try:
             result = without_numbers(module)(**{name: _fake(tensor) for name, tensor in inputs})
             target = _target(result)
@@ -116,17 +115,6 @@ def _require_pieces(func: Any, found: Any) -> None:
                 sizes[placement.dim] = -(-sizes[placement.dim] // value.device_mesh.size(j))
         if tuple(sizes) != piece:
             raise ValueError(f"{func} makes a piece of {piece} where PyTorch counts on {tuple(sizes)}")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """A context in which PyTorch does not print what fails on tensors without numbers."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 def _leaves(result: Any) -> list[Any]:

@@ -5,12 +5,12 @@
 """
 
 from taskflow.models.pytorch.importer import from_torch
-from taskflow.models.pytorch.meta import NumbersWantedError, on_meta
+from taskflow.models.pytorch.meta import NumbersWantedError, on_meta, quietly
 from taskflow.models.pytorch.origin import OperatorSite, Origin, graph_around, origin_of, require_origin, sites_of
 from taskflow.models.pytorch.places import place_text, raising_line
 from taskflow.models.pytorch.weights import weights_of
 
 __all__ = [
     "NumbersWantedError", "OperatorSite", "Origin", "from_torch", "graph_around", "on_meta", "origin_of", "place_text",
-    "raising_line", "require_origin", "sites_of", "weights_of",
+    "quietly", "raising_line", "require_origin", "sites_of", "weights_of",
 ]

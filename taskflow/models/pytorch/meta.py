@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf, prod
@@ -62,3 +63,14 @@ def require_numbers() -> None:
     """Raise NumbersWantedError inside of `on_meta`."""
     if _depth:
         raise NumbersWantedError("a module's weights are asked for where modules are made without")
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """A context in which PyTorch does not log what it cannot compute: it raises it, too."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before

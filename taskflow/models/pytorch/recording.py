@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from taskflow.models.pytorch.batch_norms import BATCH_NORM, evaluation_arguments
 from taskflow.models.pytorch.calls import DRAWS
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.masks import OF_MASKS
+from taskflow.models.pytorch.meta import quietly
 from taskflow.models.pytorch.places import place_text
 from taskflow.models.pytorch.recipes import lacks_numbers, numbers_of
 from taskflow.models.pytorch.recorder import TorchRecorder
@@ -41,7 +41,7 @@ def record_both(
     flags = [(part, part.training) for part in module.modules()]
     given = module.training
     try:
-        with _unchanged(module, leaf) as settle, _quietly():
+        with _unchanged(module, leaf) as settle, quietly():
             if not given:
                 module.train()
             training = _recorded(module, examples, shadow, leaf)
@@ -80,23 +80,12 @@ def recorded_once(recorder: TorchRecorder, examples: Sequence[Any]) -> Any:
     it was."""
     module, flags = recorder.module, [(part, part.training) for part in recorder.module.modules()]
     try:
-        with _unchanged(module, recorder.leaf), _quietly():
+        with _unchanged(module, recorder.leaf), quietly():
             module.train()
             return recorder.run(examples_in(recorder.shadow, examples)).output
     finally:
         for part, flag in flags:
             part.__dict__["training"] = flag
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """PyTorch does not log what it cannot compute: it raises it too."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 def examples_in(shadow: Shadow, examples: Sequence[Any]) -> list[Any]:

@@ -115,7 +115,7 @@ def priced_plans(
         for plan, count in some:
             if over():
                 break
-            if _eases(plan, count, huge):
+            if _surely_huge(plan, count, huge):
                 huge.add(plan)
                 continue
             try:
@@ -135,7 +135,7 @@ def priced_plans(
     return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.plan))), refused
 
 
-def _eases(plan: HybridPlan, count: int, huge: Collection[HybridPlan]) -> bool:
+def _surely_huge(plan: HybridPlan, count: int, huge: Collection[HybridPlan]) -> bool:
     """Whether a plan that needs no more is among those that need far too much: in smaller micro-batches (of several: of one no
     sums of gradients are kept), or with the state by shares."""
     size = plan.micro_batch or 1
