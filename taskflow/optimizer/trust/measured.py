@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taskflow.mapper import parse_plan
-from taskflow.optimizer.trust.features import Features
+from taskflow.optimizer.trust.features import Features, reach_of
 
 VTRAIN = "Bang et al., vTrain (MICRO 2024, arXiv 2312.12391), data set of the repository VIA-Research/vTrain"
 MEGATRON = "Narayanan et al. (SC21, arXiv 2104.04473), table 1"
 KORTHIKANTI = "Korthikanti et al. (arXiv 2205.05198), table 5"
 BLOOM = "BigScience, tr11-176B-ml, chronicles-prequel"
 TORCHTITAN = "torchtitan (arXiv 2410.06511), Llama 3.1 8B, not compiled, H100 of 500 W, 96 GB and 2.4 TB/s"
+NODE = 8  # devices, of all of these
 PROGRAMS = {VTRAIN: "deepspeed", BLOOM: "deepspeed", MEGATRON: "megatron", KORTHIKANTI: "megatron", TORCHTITAN: "torchtitan"}
 
 
@@ -58,7 +59,8 @@ class MeasuredPlan:
         """Features by which plans are compared."""
         plan = parse_plan(self.plan)
         tokens = float((plan.micro_batch or self.batch) * self.sequence)
-        return Features(self.parameters, plan.tensor, plan.pipeline, plan.data or 1, tokens)
+        reach = reach_of(plan.tensor, plan.pipeline, self.devices, NODE)
+        return Features(self.parameters, plan.tensor, plan.pipeline, plan.data or 1, tokens, reach=reach)
 
     def __str__(self) -> str:
         return f"{self.parameters / 1e9:.3g} billion parameters on {self.devices} {self.device}, {self.plan}"
