@@ -130,15 +130,15 @@ def rows_of(data: Path, name: str) -> list[Row]:
 
 
 def machine_of(row: Row) -> Cluster:
-    """The cluster of a row; at least a node of it."""
-    gpus = max(8, row.gpus)
+    """The cluster of a row, driven by its program; at least a node of it."""
+    gpus, program = max(8, row.gpus), load_program(row.program)
     if row.card:
-        return four_cards(gpus, row.card)
-    machine = load_machine(row.machine, gpus)
+        return four_cards(gpus, row.card).driven_by(program)
+    machine = load_machine(row.machine, gpus).driven_by(program)
     if not row.memory:
         return machine
     kinds = tuple(replace(kind, memory_bytes_per_second=row.memory, power=H100_POWER) for kind in machine.kinds)
-    return replace(machine, kinds=kinds).driven_by(load_program("torchtitan"))
+    return replace(machine, kinds=kinds)
 
 
 def whole(row: Row) -> float:
@@ -159,7 +159,7 @@ _MACHINES: dict[tuple[object, ...], LayersAlone] = {}
 
 def alone(row: Row) -> LayersAlone:
     """Steps on a row's cluster, with the tables of rows before."""
-    key = (row.machine, row.gpus, row.card, row.memory)
+    key = (row.machine, row.gpus, row.card, row.memory, row.program)
     if key not in _MACHINES:
         _MACHINES[key] = LayersAlone(machine_of(row))
     return _MACHINES[key]
