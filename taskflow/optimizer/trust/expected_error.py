@@ -148,9 +148,10 @@ def expected(
 
 def _basis(groups: Sequence[MeasuredGroup], experts: bool) -> str:
     """Whose steps a range is from."""
-    steps, programs = sum(one.steps for one in groups), listed(sorted({one.program for one in groups}))
+    steps = sum(one.steps for one in groups)
     several = "s" if steps > 1 else ""
-    return f"by {steps} measured step{several} of {programs} on {groups[0].device}" + (", none with experts" if experts else "")
+    programs, devices = listed(sorted({one.program for one in groups})), listed(sorted({one.device for one in groups}))
+    return f"by {steps} measured step{several} of {programs} on {devices}" + (", none with experts" if experts else "")
 
 
 def expected_by_runs(plan: Features, seconds: float, runs: Sequence[MeasuredStep], floor: float = 0.0) -> Trust:
