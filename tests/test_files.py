@@ -17,9 +17,8 @@ from fast_and_slow import fast_among
 import taskflow
 from taskflow.cli.main import main
 from taskflow.machine import load_machine
-from taskflow.machine.composition import LIKE_MACHINE
 from taskflow.machine.machine_file import MachineFile, unparse
-from taskflow.machine.presets import machine_content
+from taskflow.machine.presets import LIKE_MACHINE, machine_content
 from taskflow.mapper import load, save, search_of
 from taskflow.mapper.strategy_file import StrategyFile
 from taskflow.models import build

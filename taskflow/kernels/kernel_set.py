@@ -65,3 +65,10 @@ KERNELS: tuple[str, ...] = tuple(
     for name in vars(group) if not name.startswith("_")
 )
 """The names of all kernels."""
+
+
+class NumpyKernels(KernelSet):
+    """Kernels in plain numpy; work wherever numpy does."""
+
+    __slots__ = ()
+    name = "numpy"

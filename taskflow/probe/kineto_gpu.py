@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
-from taskflow.probe.trace_events import GPU_CALLS, GPU_WORK, Slice, TimeOf, TraceEvent
+from taskflow.probe.kineto import GPU_CALLS, GPU_WORK, Slice, TimeOf, TraceEvent
 
 Window = tuple[float, float]
 GATHERS = ("allgather", "all_gather")

@@ -16,9 +16,9 @@ import numpy as np
 
 from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.operator import Soap
-from taskflow.optimizer.algorithms.acceptance import acceptance_limit
 from taskflow.optimizer.algorithms.hybrid_starts import hybrids
 from taskflow.optimizer.algorithms.moves import SYNCS
+from taskflow.optimizer.algorithms.splitmix import acceptance_limit
 from taskflow.optimizer.budget import BudgetPart
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, Spreads, on_team, orders, repaired

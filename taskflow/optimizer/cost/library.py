@@ -16,7 +16,7 @@ from taskflow.mapper import narrow_rate
 from taskflow.operators.operator import Operator, Spec, Work
 from taskflow.optimizer.cost.phases import Phase, arrays, phases
 from taskflow.optimizer.cost.products import product_seconds
-from taskflow.programs import ONE_PASS
+from taskflow.programs import ONE_PASS, TrainingProgram
 from taskflow.regions import Rect
 
 TILES = ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.7))
@@ -201,3 +201,18 @@ def tiled(rows: int, columns: int, terms: float, batches: int, multiprocessors: 
             each = terms if waves > 1 else max(min(terms, LEAST_SPLIT), terms / (multiprocessors // tiles))
             best = min(best, waves * 2 * a * b * (each + FILLING) / (rate / multiprocessors * part))
     return best
+
+
+def kept_bytes(program: TrainingProgram, operator: Operator, inputs: Sequence[Spec], piece: Rect, tensor: int) -> int:
+    """Return the bytes for a piece on one of ``tensor`` devices that share a layer (`Passes.kept`). They count for each number of
+    the result, of a loss for each score of a word, and of attention for each pair of words."""
+    each = program.passing(operator.kind).kept
+    if not each:
+        return 0
+    if operator.kind in FUSED:
+        pairs = operator.flops(inputs, piece) / 4 / inputs[0].shape[-1]
+        return round(each * pairs * (2 if getattr(operator, "causal", False) else 1))
+    touched = arrays(operator, tuple(inputs), piece)
+    if operator.kind in ("cross_entropy", "class_blocks"):
+        return round(each * touched.input_elements[0] * (tensor if program.whole_scores else 1))
+    return round(each * sum(touched.output_elements))

@@ -22,9 +22,8 @@ from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import product_flops
 from taskflow.optimizer.trust import MEASURED, Features, MeasuredPlan, features, trust
-from taskflow.optimizer.trust.expected_error import FAR, LEAST, NEAREST, UNSURE, expected
+from taskflow.optimizer.trust.expected_error import FAR, LEAST, NEAREST, UNSURE, expected, product_seconds
 from taskflow.optimizer.trust.measured import MEGATRON
-from taskflow.optimizer.trust.product_seconds import product_seconds
 from taskflow.rules import Adam
 from taskflow.tasks import Compute
 from taskflow.tasks.lower import gradient_flow, lower
