@@ -21,9 +21,8 @@ from taskflow.optimizer.grid.grid import (
     spare_of,
 )
 from taskflow.optimizer.grid.layered_search import Begun, LayeredFound, joined, layered_search, may_be_whole
-from taskflow.optimizer.grid.make_grid import make_grid
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, bytes_in_program, memory_of_plan, rank_memories
-from taskflow.optimizer.grid.mixed import MixedGrid
+from taskflow.optimizer.grid.mixed import MixedGrid, make_grid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
 from taskflow.optimizer.grid.passes import passes_seconds
 from taskflow.optimizer.grid.plans import expert_degrees, grid_plans, has_no_order, held_bytes, no_grid
