@@ -27,11 +27,10 @@ from typing import TypeVar
 from taskflow.graph import Node
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.bounds.updates import LeastUpdates
-from taskflow.optimizer.bounds.work import work_bound
 from taskflow.optimizer.cost import Pieces, classes
 from taskflow.optimizer.cost.measured import NotMeasured, before_measuring, nothing_new
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.space import SearchSpace, SpaceOptions, unequal
+from taskflow.optimizer.space import SearchSpace, SpaceOptions
 from taskflow.regions import Rect, covers
 
 MOST_KINDS = 1500  # kinds of pieces of one operator that are looked at one by one
@@ -295,10 +294,3 @@ def reads_all_of(reader: Node, tensor: Tensor) -> bool:
     for one of the reader's."""
     rects = [rect for other, rect in zip(reader.inputs, reader.reads(reader.space).inputs) if other is tensor]
     return bool(rects) and covers(rects, tensor.spec.rect)
-
-
-def unordered_bound(evaluator: Evaluator, options: SpaceOptions, over: Callable[[], bool], *, uneven: bool) -> float:
-    """Return seconds that no strategy of a space takes less than, by both bounds where devices are unequal: only `work_bound`
-    counts each as what it is. ``over`` says whether the time has ended; ``uneven``: whether pieces may be of uneven size."""
-    found = lower_bound(evaluator, options, over, uneven=uneven)
-    return max(found, work_bound(evaluator, over)) if unequal(evaluator.machine) else found

@@ -11,16 +11,8 @@ of the best. ``changes`` finds what would fit if nothing does.
 from taskflow.optimizer.grid.allowed import Allowed, NotAllowedError
 from taskflow.optimizer.grid.changes import FittingChange, change_that_fits
 from taskflow.optimizer.grid.descent import descend
-from taskflow.optimizer.grid.grid import (
-    SIMULATED,
-    GridResult,
-    PlanGrid,
-    PlanTrial,
-    best_of_grid,
-    kendall,
-    spare_of,
-)
-from taskflow.optimizer.grid.layered_search import Begun, LayeredFound, joined, layered_search, may_be_whole
+from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanGrid, PlanTrial, best_of_grid, kendall, spare_of
+from taskflow.optimizer.grid.layered_search import Begun, joined, layered_search, may_be_whole
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, bytes_in_program, memory_of_plan, rank_memories
 from taskflow.optimizer.grid.mixed import MixedGrid, make_grid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
@@ -32,48 +24,3 @@ from taskflow.optimizer.grid.recompute_to_fit import fit, fitted
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
 from taskflow.optimizer.grid.weight_groups import WeightGroups
-
-__all__ = [
-    "MARGIN",
-    "SIMULATED",
-    "Allowed",
-    "AnyGrid",
-    "Begun",
-    "FittingChange",
-    "GraphTables",
-    "GridResult",
-    "LayeredFound",
-    "MixedGrid",
-    "NotAllowedError",
-    "PlanGrid",
-    "PlanMemory",
-    "PlanPrices",
-    "PlanSums",
-    "PlanTrial",
-    "PricedPlan",
-    "WeightGroups",
-    "best_of_grid",
-    "bytes_in_program",
-    "change_that_fits",
-    "descend",
-    "expert_degrees",
-    "fit",
-    "fitted",
-    "grid_plans",
-    "has_no_order",
-    "held_bytes",
-    "joined",
-    "kendall",
-    "layered_search",
-    "layers_of_stages",
-    "make_grid",
-    "may_be_whole",
-    "memory_of_plan",
-    "neighbours",
-    "no_grid",
-    "passes_seconds",
-    "quick_neighbours",
-    "rank_memories",
-    "spare_of",
-    "varied",
-]
