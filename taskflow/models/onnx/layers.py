@@ -23,8 +23,7 @@ def _product(c: Context, x: Tensor, weight: LayerWeight, name: str) -> Tensor:
     if held is not None and held[1] == weight.turned:  # another layer has it as it is read here
         letters = ascii_lowercase[: x.ndim]
         return ops.einsum(f"{letters},{letters[-1]}z->{letters[:-1]}z", x, c.parameter(weight), name=name)
-    y = ops.linear(x, weight.array.shape[1], False, name=name, parameters=c.owners(turned))
-    return c.own(y, turned)
+    return c.build(ops.linear, [turned], x, weight.array.shape[1], False, name=name)
 
 
 @says("MatMul")
@@ -57,7 +56,7 @@ def gemm(c: Context, node: Any) -> Tensor:
         own = (weight,) if bias is None else (weight, bias)
         shared = c.tied(weight) is not None and tuple((w.name, w.turned) for w in own) not in c.together
         if not shared and (bias is None or bias.array.shape == weight.array.shape[:1]):
-            return c.own(ops.linear(x, weight.array.shape[0], bias is not None, name=name, parameters=c.owners(*own)), *own)
+            return c.build(ops.linear, own, x, weight.array.shape[0], bias is not None, name=name)
         weight = LayerWeight(weight.name, weight.array.T, not weight.turned)
     if bias is None:
         return _product(c, x, weight, name)
@@ -103,11 +102,10 @@ def conv(c: Context, node: Any) -> Tensor:
         weight, pads = weight.part(ArrayPart((*weight.array.shape[:2], 1, weight.array.shape[2]))), [(0, 0), *pads]
         attrs |= {key: [1, *attrs[key]] for key in ("dilations", "kernel_shape", "strides")}
     own = (weight, c.weight(node, 2)) if c.has(node, 2) else (weight,)
-    y = ops.conv2d(
-        x, weight.array.shape[0], tuple(attrs["kernel_shape"]), tuple(attrs["strides"]), tuple(pads), tuple(attrs["dilations"]),
-        attrs["group"], len(own) > 1, name=name, parameters=c.owners(*own),
+    y = c.build(
+        ops.conv2d, own, x, weight.array.shape[0], tuple(attrs["kernel_shape"]), tuple(attrs["strides"]), tuple(pads),
+        tuple(attrs["dilations"]), attrs["group"], len(own) > 1, name=name,
     )
-    c.own(y, *own)
     return y if dims == 2 else ops.reshape(y, (*y.shape[:2], y.shape[3]), name=f"{name}.line")
 
 
@@ -160,9 +158,8 @@ def batch_norm(c: Context, node: Any) -> Tensor:
     if not attrs["spatial"]:
         raise Unknown("spatial=0 is not understood")
     scale, bias, mean, variance = (c.weight(node, number) for number in (1, 2, 3, 4))
-    own = scale, bias
-    y = ops.batch_norm(c.tensor(node, 0), attrs["epsilon"], 1.0 - attrs["momentum"], name=name_of(node), parameters=c.owners(*own))
-    c.own(y, *own)
+    rates = attrs["epsilon"], 1.0 - attrs["momentum"]
+    y = c.build(ops.batch_norm, [scale, bias], c.tensor(node, 0), *rates, name=name_of(node))
     for tensor, weight in zip(c.graph.nodes[y.node].inputs[2:], (mean, variance)):
         c.hold(tensor, weight)
     c.left_out |= {name: "statistics that a BatchNormalization returns" for name in node.output[1:] if name}
@@ -177,7 +174,7 @@ def layer_norm(c: Context, node: Any) -> Tensor:
         raise Unknown("only over the last dimension, with scale and bias")
     own = c.weight(node, 1), c.weight(node, 2)
     c.left_out |= {name: "statistics that a LayerNormalization returns" for name in node.output[1:] if name}
-    return c.own(ops.layer_norm(x, attrs["epsilon"], name=name_of(node), parameters=c.owners(*own)), *own)
+    return c.build(ops.layer_norm, own, x, attrs["epsilon"], name=name_of(node))
 
 
 @says("InstanceNormalization", "GroupNormalization")
@@ -187,8 +184,7 @@ def group_norm(c: Context, node: Any) -> Tensor:
     own = c.weight(node, 1), c.weight(node, 2)
     if own[0].array.shape != x.shape[1:2]:
         raise Unknown("a scale for each group, as before opset 21; export with that")
-    y = ops.group_norm(x, attrs["num_groups"] or x.shape[1], attrs["epsilon"], name=name, parameters=c.owners(*own))
-    return c.own(y, *own)
+    return c.build(ops.group_norm, own, x, attrs["num_groups"] or x.shape[1], attrs["epsilon"], name=name)
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------------------
@@ -206,8 +202,7 @@ def gather(c: Context, node: Any) -> Tensor:
         if held is None or held[1] == rows.turned:
             if at is not None and at.min() < 0:
                 c.arrays[node.input[1]] = at % rows.array.shape[0]
-            y = ops.embedding(c.tensor(node, 1), *rows.array.shape, name=name_of(node), parameters=c.owners(rows))
-            return c.own(y, rows)
+            return c.build(ops.embedding, [rows], c.tensor(node, 1), *rows.array.shape, name=name_of(node))
     at, x = c.constant(node, 1), c.tensor(node, 0)
     axis %= x.ndim
     if at is None or at.size != 1:
