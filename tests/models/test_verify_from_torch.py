@@ -252,12 +252,12 @@ def test_a_clamp_whose_gradient_at_its_bounds_is_another_is_found(monkeypatch: A
 
 
 def test_what_the_module_has_as_zeros_is_tried_but_not_of_norms() -> None:
-    from taskflow.models.pytorch import trial, verify
+    from taskflow.models.pytorch import corners, trial
 
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.ReLU())
     nn.init.zeros_(module[0].bias)
     copied = trial.random_copy(module, torch.float64)
     assert copied[0].bias.abs().min() > 0 and copied[1].bias.abs().min() > 0
-    made: Any = verify._with_its_zeros(module, copied)
-    assert verify._with_its_zeros(nn.Linear(2, 2), nn.Linear(2, 2)) is None
+    made: Any = corners._with_its_zeros(module, copied)
+    assert corners._with_its_zeros(nn.Linear(2, 2), nn.Linear(2, 2)) is None
     assert not made[0].bias.any() and made[0].weight.all() and made[1].bias.all() and copied[0].bias.all()

@@ -1,13 +1,12 @@
 """Verification of an import: runs module and graph on small random numbers, in training and in evaluation, and compares
-everything; and if functions with corners are among the operators, once more where these corners are (`at_corners`)."""
+everything; and if functions with corners are among the operators, once more where these corners are (`corners`)."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from taskflow.graph import OperatorGraph
+from taskflow.models.pytorch.corners import at_corners
 from taskflow.models.pytorch.draws import SameDraws
 from taskflow.models.pytorch.exported import ExportedModule, difference_to_program
 from taskflow.models.pytorch.follow import WATCHING, Followed, follow
@@ -46,48 +46,6 @@ from taskflow.models.pytorch.trial import (
 from taskflow.models.pytorch.weights import weights_of
 from taskflow.operators.tensor import Tensor
 from taskflow.runtime import Executor, LossError
-
-KINDS = {
-    "abs", "clamp", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log", "max_pool2d", "pow", "relu", "rsqrt", "sqrt",
-    "where",
-}
-"""Operators whose derivative jumps, or is infinite, somewhere."""
-CHOOSING = {"top2_gating", "top_k", "top_k_routing"}
-"""Operators that choose among equal numbers, in an order that PyTorch leaves open."""
-BENDS = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 6.0, -6.0, 0.3)
-"""Bounds that people use, and a number that keeps means away from them."""
-ZEROS = (0.0, -0.0, 0.0, 0.0)
-
-
-def at_corners(module: nn.Module, trial: Trial) -> Iterator[tuple[Trial, list[Any]]]:
-    """Yield what to run a module on for its corners; ``trial`` has a copy of it with random numbers. First inputs with zeros, then
-    inputs without, then weights that the module itself has as zeros. Nothing for networks without corners."""
-    kinds = {node.operator.kind for node in trial.followed.graph}
-    if not kinds & KINDS or kinds & CHOOSING:
-        return
-    yield trial, feeds_of(trial, ZEROS + BENDS)
-    yield trial, feeds_of(trial, BENDS)
-    if (zeroed := _with_its_zeros(module, trial.module)) is not None:
-        yield replace(trial, module=zeroed), feeds_of(trial, ZEROS + BENDS)
-
-
-def _with_its_zeros(module: nn.Module, copied: nn.Module) -> nn.Module | None:
-    """A copy of ``copied`` in which trained arrays are zeros that are so in the module; None if there are none. Not those of
-    normalisation: without a bias it makes zeros that are rounded in another way in each implementation."""
-    if isinstance(module, ExportedModule):
-        return None
-    result, found = copy.deepcopy(copied), False
-    parameters = dict(result.named_parameters())
-    for path, part in module.named_modules():
-        if "norm" in type(part).__name__.lower():
-            continue
-        for name, parameter in part.named_parameters(path, recurse=False):
-            if name in parameters and parameter.requires_grad and not parameter.is_meta and not bool(parameter.any()):
-                found = True
-                with torch.no_grad():
-                    parameters[name].zero_()
-    return result if found else None
-
 
 MOST_PARAMETERS = 50_000_000  # of what is verified: half a dozen copies of them are in memory then
 MOST_IN_DOUBLE = 30_000_000  # of what is verified in double precision whatever the module's own is

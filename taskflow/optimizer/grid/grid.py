@@ -128,12 +128,12 @@ class PlanGrid(AnyGrid):
         return self.fitting, len(every)
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
-        return priced_plans(self, (one for one in self.sums.axes.plans(usual=True) if self.takes(one[0])), over)[0]
+        return priced_plans(self, (one for one in self.sums.axes.plans(usual=True) if self._takes(one[0])), over)[0]
 
     def listed(self) -> list[tuple[HybridPlan, int]]:
         """Return all plans with their numbers of micro-batches, those with fewer unusual features first."""
         if not self._listed:
-            every = [one for one in self.sums.axes.plans() if self.takes(one[0])]
+            every = [one for one in self.sums.axes.plans() if self._takes(one[0])]
             self._listed = sorted(every, key=lambda one: unusual(one[0]))
         return self._listed
 
@@ -160,10 +160,10 @@ class PlanGrid(AnyGrid):
         return least_unordered_bytes(self.works) <= sum(processor.memory_bytes for processor in self.machine.processors)
 
     def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
-        return filter(self.takes, neighbours(plan, self.sums, self.batch, self.sums.axes.node))
+        return filter(self._takes, neighbours(plan, self.sums, self.batch, self.sums.axes.node))
 
     def quick_neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
-        return filter(self.takes, quick_neighbours(plan, self.sums, self.batch))
+        return filter(self._takes, quick_neighbours(plan, self.sums, self.batch))
 
 
 def best_of_grid(

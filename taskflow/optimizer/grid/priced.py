@@ -55,7 +55,7 @@ class AnyGrid(ABC):
         takes: Callable[[HybridPlan], bool] | None,
     ) -> None:
         self.graph, self.machine, self.rule, self.batch = graph, machine, rule, samples(graph)
-        self.takes = takes or (lambda plan: True)
+        self._takes = takes or (lambda plan: True)
         self.memory_bytes = min(processor.memory_bytes for processor in machine.processors)
         self.fitting: list[PricedPlan] = []
         self.refused: list[PricedPlan] = []

@@ -1,0 +1,58 @@
+"""Corners: what verification runs a second time, so that functions meet the numbers at which their derivatives jump.
+
+Random numbers never are exactly 0, 3 or 6, but padding, zero-initialised layers and activations before them are.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from taskflow.models.pytorch.exported import ExportedModule
+from taskflow.models.pytorch.trial import Trial, feeds_of
+
+KINDS = {
+    "abs", "clamp", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log", "max_pool2d", "pow", "relu", "rsqrt", "sqrt",
+    "where",
+}
+"""Operators whose derivative jumps, or is infinite, somewhere."""
+CHOOSING = {"top2_gating", "top_k", "top_k_routing"}
+"""Operators that choose among equal numbers, in an order that PyTorch leaves open."""
+BENDS = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 6.0, -6.0, 0.3)
+"""Bounds that people use, and a number that keeps means away from them."""
+ZEROS = (0.0, -0.0, 0.0, 0.0)
+
+
+def at_corners(module: nn.Module, trial: Trial) -> Iterator[tuple[Trial, list[Any]]]:
+    """Yield what to run a module on for its corners; ``trial`` has a copy of it with random numbers. First inputs with zeros, then
+    inputs without, then weights that the module itself has as zeros. Nothing for networks without corners."""
+    kinds = {node.operator.kind for node in trial.followed.graph}
+    if not kinds & KINDS or kinds & CHOOSING:
+        return
+    yield trial, feeds_of(trial, ZEROS + BENDS)
+    yield trial, feeds_of(trial, BENDS)
+    if (zeroed := _with_its_zeros(module, trial.module)) is not None:
+        yield replace(trial, module=zeroed), feeds_of(trial, ZEROS + BENDS)
+
+
+def _with_its_zeros(module: nn.Module, copied: nn.Module) -> nn.Module | None:
+    """A copy of ``copied`` in which trained arrays are zeros that are so in the module; None if there are none. Not those of
+    normalisation: without a bias it makes zeros that are rounded in another way in each implementation."""
+    if isinstance(module, ExportedModule):
+        return None
+    result, found = copy.deepcopy(copied), False
+    parameters = dict(result.named_parameters())
+    for path, part in module.named_modules():
+        if "norm" in type(part).__name__.lower():
+            continue
+        for name, parameter in part.named_parameters(path, recurse=False):
+            if name in parameters and parameter.requires_grad and not parameter.is_meta and not bool(parameter.any()):
+                found = True
+                with torch.no_grad():
+                    parameters[name].zero_()
+    return result if found else None
