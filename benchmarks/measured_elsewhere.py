@@ -26,7 +26,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log
 from pathlib import Path
 from statistics import mean, median
 
@@ -45,8 +44,7 @@ from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.grid import kendall
-from taskflow.optimizer.trust import MEASURED, Features
-from taskflow.optimizer.trust.expected_error import expected
+from taskflow.optimizer.trust import MEASURED
 from taskflow.optimizer.trust.measured import BLOOM, PROGRAMS, TORCHTITAN, VTRAIN, MeasuredPlan, regret
 from taskflow.programs import load_program
 from taskflow.rules import Adam
@@ -271,28 +269,6 @@ def layers_table(found: dict) -> Table:
     return table
 
 
-def coverage(rows: Sequence[tuple[Row, float]]) -> tuple[float, float] | None:
-    """How often a measured time lies in the interval that is expected from the measured plans of other networks on such GPUs, of
-    those that get one, and how many times as wide as the middle 90 % of all errors it is in the median; None if none does."""
-    within, widths, errors = [], [], []
-    for row, predicted in rows:
-        plan = parse_plan(row.plan)
-        weights = float(12 * row.hidden**2 * row.layers + row.vocabulary * row.hidden)
-        own = Features(weights, plan.tensor, plan.pipeline, plan.data or 1, float((plan.micro_batch or 1) * row.sequence))
-        others = [m for m in MEASURED if m.device == row.machine and (m.hidden, m.layers) != (row.hidden, row.layers)]
-        if others:
-            found = expected(own, predicted, others, programs=[row.program])
-            if found.low is not None and found.high is not None:
-                within.append(found.low <= row.seconds <= found.high)
-                widths.append(log(found.high / found.low))
-                errors.append(log(row.seconds / predicted))
-    if not within:
-        return None
-    few = max(0, round(len(errors) * 0.05) - 1)
-    errors.sort()
-    return mean(within), median(widths) / max(1e-9, errors[-1 - few] - errors[few])
-
-
 def nccl(data: Path) -> dict:
     """NCCL's all-reduce within a node of A100."""
     errors = []
@@ -320,9 +296,6 @@ def said(name: str, found: dict) -> str:
     if "tau" in found:
         text += f"; {found['tasks']} tasks: tau {found['tau']:.2f}, regret {found['regret']:.1%}"
         text += f", {found['largest_regret']:.0%} at most; of {found['near']} at most {NEAR:.0%}"
-    if found.get("coverage") is not None:
-        within, width = found["coverage"]
-        text += f"; {within:.0%} within the expected interval, {width:.1f} times as wide as the middle 90 % of the errors"
     return text
 
 
@@ -374,7 +347,7 @@ def main(data: Path | None, groups: tuple[str, ...], sample: int, evaluated: boo
                         f"{row.of}, {row.plan}: {predicted:.4g} s, measured {row.seconds:.4g}: {predicted / row.seconds - 1:+.1%} "
                         f"(took {took:.1f} s)", err=as_json,
                     )  # fmt: skip
-            totals[group] = {**summary(of_group), "coverage": coverage(of_group)}
+            totals[group] = summary(of_group)
             if not evaluated and any(" nosp" in row.plan for row, _ in of_group):
                 cut = summary([(row, by_layers(along_sequence(row))) for row, _ in of_group])
                 totals[group] |= {f"{key}_along_sequence": cut[key] for key in ("mean_error", "bias")}

@@ -15,9 +15,9 @@ from taskflow.export.megatron import LEVELS as MEGATRON_LEVELS
 from taskflow.export.megatron import MORE_WORDS as MEGATRON_WORDS
 from taskflow.export.megatron import PRODUCTS as MEGATRON_PRODUCTS
 from taskflow.export.megatron import megatron_flags, megatron_text, require_transformer
+from taskflow.export.torchtitan import CHECKPOINT_MODES, require_decoder, torchtitan_text
 from taskflow.export.torchtitan import MORE_WORDS as TORCHTITAN_WORDS
 from taskflow.export.torchtitan import PRODUCTS as TORCHTITAN_PRODUCTS
-from taskflow.export.torchtitan import require_decoder, torchtitan_text
 from taskflow.export.transformers import transformers_text
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import WORDS, Strategy, joined_parts
@@ -143,7 +143,7 @@ def _megatron(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
 
 
 def _torchtitan(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
-    hybrid = _hybrid(graph, strategy, "torchtitan", ("selective", "full", "whole"))
+    hybrid = _hybrid(graph, strategy, "torchtitan", tuple(CHECKPOINT_MODES))
     return _told(hybrid, file, torchtitan_text(graph, hybrid, f"{graph.name} as {hybrid.plan}"))
 
 

@@ -24,6 +24,11 @@ SCHEDULES = {
 }
 MORE_WORDS = ("products",)  # fields of plans that this file knows besides `KNOWN_WORDS`
 PRODUCTS = {"fp8": "quantize.linear.float8"}  # of a plan's products= -> converter
+CHECKPOINT_MODES = {
+    "none": ('mode = "none"',), "selective": ('mode = "none"',), "alternate": ('mode = "selective"', 'selective_ac_option = "op"'),
+    "full": ('mode = "full"', "early_stop = true"), "whole": ('mode = "full"', "early_stop = false"),
+}
+"""Of a plan's recompute= -> its keys. Its attention never keeps scores, so nothing says that they are computed again."""
 FLAVORS = {
     (32, 4096, 14_336, 32, 8, 128_256): "8B", (80, 8192, 28_672, 64, 8, 128_256): "70B",
     (126, 16_384, 53_248, 128, 8, 128_256): "405B",
@@ -92,14 +97,7 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
         lines[0] += f"\n# torchtitan's buckets of gradients have 100 MB, which no key says; the plan has bucket={size}"
     if plan.zero in (1, 2) and not plan.gathers_late:
         lines[0] += f"\n# {LATE}"
-    if plan.recompute == "selective":
-        lines[0] += "\n# torchtitan's selective computes a layer again but for attention and every other product, not scores alone"
-    mode = {"none": "none", "selective": "selective", "full": "full", "whole": "full"}[plan.recompute]
-    lines += ["", "[activation_checkpoint]", f'mode = "{mode}"']
-    if mode == "full":
-        lines.append(f"early_stop = {'true' if plan.recompute == 'full' else 'false'}")
-    if mode == "selective":
-        lines.append('selective_ac_option = "op"')
+    lines += ["", "[activation_checkpoint]", *CHECKPOINT_MODES[plan.recompute]]
     if plan.products:
         converter, model = PRODUCTS[plan.products], "[model]"
         if model not in lines:

@@ -132,7 +132,8 @@ def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
     square of the sequence, from the product of queries and keys up to the input of the product with the values (Korthikanti et
     al., arXiv 2205.05198). ``light``: that, and of a layer's other operators the quick ones (`light_operators`). ``linear``: all
     that ``full`` recomputes but the results of attention, which take long for their bytes: of operators without weights that do
-    more than pass over memory, those that ``selective`` does not recompute."""
+    more than pass over memory, those that ``selective`` does not recompute. ``alternate``: all that ``linear`` does but every other
+    product with weights of a layer, the first one and so on (torchtitan's selective checkpoint of operators)."""
     if rule == "selective":
         return frozenset(_attention(graph))
     if rule == "none":
@@ -140,9 +141,11 @@ def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
     inner = [node for nodes in _layers(graph, rule) for node in nodes[:-1]]
     if rule == "light":
         return frozenset((*light_operators(graph, inner), *_attention(graph)))
-    if rule == "linear":
+    if rule in ("linear", "alternate"):
         scores = set(_attention(graph))
-        return frozenset(n.name for n in inner if n.parameters or n.operator.work is Work.MEMORY or n.name in scores)
+        saved = _every_other_product(graph) if rule == "alternate" else ()
+        again = (n.name for n in inner if n.parameters or n.operator.work is Work.MEMORY or n.name in scores)
+        return frozenset(again).difference(saved)
     return frozenset(node.name for node in inner)
 
 
@@ -162,6 +165,12 @@ def _layers(graph: OperatorGraph, rule: str) -> Iterable[list[Node]]:
     if not layers:
         raise ValueError(f"plan: recompute={rule} needs layers with numbers in their names, as h.3; {graph.name} has none")
     return layers.values()
+
+
+def _every_other_product(graph: OperatorGraph) -> Iterator[str]:
+    """Of each layer's products with weights the first, the third and so on, in the graph's order."""
+    for nodes in _layers(graph, "alternate"):
+        yield from [n.name for n in nodes if n.parameters and n.operator.work is not Work.MEMORY][::2]
 
 
 def _attention(graph: OperatorGraph) -> Iterable[str]:

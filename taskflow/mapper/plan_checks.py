@@ -12,7 +12,7 @@ from taskflow.mapper.sync import BLOCK
 if TYPE_CHECKING:
     from taskflow.mapper.plan import HybridPlan
 
-RECOMPUTE = ("none", "selective", "light", "linear", "full", "whole")
+RECOMPUTE = ("none", "selective", "light", "alternate", "linear", "full", "whole")
 OVERLAP = ("none", "grads", "all")
 
 

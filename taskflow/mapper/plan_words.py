@@ -288,9 +288,11 @@ WORDS: tuple[Word, ...] = (
     ),
     _setting(
         "recompute", "recompute", "|".join(RECOMPUTE), str, str,
-        "`none`, `selective` (attention's scores), `light` (these, and normalisation and activations), `linear` (all of a layer "
-        "but its output and what attention gives), `full` (all of a layer that its backward pass reads, as PyTorch's checkpoint, "
-        "which stops early), or `whole` (all of a layer, as Megatron-LM's and DeepSpeed's reentrant checkpoint)",
+        "`none`, `selective` (attention's scores), `light` (these, and normalisation and activations), `alternate` (all of a layer "
+        "but its output, what attention gives and every other product, as torchtitan's selective checkpoint of operators), "
+        "`linear` (all of a layer but its output and what attention gives), `full` (all of a layer that its backward pass reads, "
+        "as PyTorch's checkpoint, which stops early), or `whole` (all of a layer, as Megatron-LM's and DeepSpeed's reentrant "
+        "checkpoint)",
         "`none`", plan_checks.levels,
         "full", RECOMPUTE[1:], value=r"[^\s*]*", other="recompute_layers",
     ),

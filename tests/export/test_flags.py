@@ -111,7 +111,9 @@ def test_megatron_runs_a_whole_layer_again_and_a_plan_that_ends_early_is_told_so
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
-@pytest.mark.parametrize("plan", [*PLANS, "p4 d2 mb1 schedule=gpipe", "p4 d2 mb1 schedule=zb-h1", "p2 d4 mb1 schedule=zbv"])
+@pytest.mark.parametrize("plan", [
+    *PLANS, "d8 mb1 zero3 recompute=alternate", "p4 d2 mb1 schedule=gpipe", "p4 d2 mb1 schedule=zb-h1", "p2 d4 mb1 schedule=zbv",
+])
 def test_torchtitans_sections_say_the_plan(plan: str) -> None:
     import tomllib
 
@@ -142,7 +144,9 @@ def test_torchtitans_sections_say_the_plan(plan: str) -> None:
         assert training["local_batch_size"] == wanted.micro_batch
     assert not found.differences
     said = said["activation_checkpoint"]
-    assert said["mode"] == {"whole": "full"}.get(wanted.recompute, wanted.recompute)
+    modes = {"whole": "full", "alternate": "selective", "selective": "none"}  # its attention never keeps scores
+    assert said["mode"] == modes.get(wanted.recompute, wanted.recompute)
+    assert (said.get("selective_ac_option") == "op") is (wanted.recompute == "alternate")
     assert said.get("early_stop") is {"full": True, "whole": False}.get(wanted.recompute)
     assert training["mixed_precision_param"] == "float32"  # its own would be bfloat16
 

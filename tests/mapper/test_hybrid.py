@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,7 +101,7 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("hsdp1", "hsdp1 is for two replicas or more"),
     ("zero2 prefetch=2", "prefetch=2 is how far ahead weights are gathered, which needs zero3 or fsdp"),
     ("fsdp prefetch=all", "prefetch must be block or a number of layers, got 'all'"),
-    ("p2 recompute=some", "recompute must be one of none, selective, light, linear, full, whole, got 'some'"),
+    ("p2 recompute=some", "recompute must be one of none, selective, light, alternate, linear, full, whole, got 'some'"),
     ("p2 schedule=2f1b", "schedule must be one of gpipe, 1f1b, zb-h1, zbv, got '2f1b'"),
     ("p2 stages=1;2", "stages must be numbers of layers such as 5,6,6,5, got '1;2'"),
     ("p3 stages=1,2", "stages= needs the layers of 3 stages .p x v., got 2"),
@@ -112,7 +114,7 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("d4 regather", "regather is for what a tensor group gathers along the sequence: t2 or more, without nosp"),
     ("t2 nosp regather", "regather is for what a tensor group gathers along the sequence: t2 or more, without nosp"),
     ("t2 sp nosp", "'nosp' says sequence_parallel for the second time"),
-    ("p2 recompute=full*3,some*3", "recompute must be one of none, selective, light, linear, full, whole, got 'some'"),
+    ("p2 recompute=full*3,some*3", "recompute must be one of none, selective, light, alternate, linear, full, whole, got 'some'"),
     ("p2 recompute=full*3,none", "recompute by layer must be such as recompute=full.60,none.20, .* got 'none'"),
     ("p2 recompute=full*0", "recompute by layer must be such as"),
     ("zero=1*1,x*5", "zero by layer must be such as zero=1.1,3.30,1.1, .* got 'x.5'"),
@@ -284,7 +286,7 @@ def of_one_processor() -> list[float | None]:
 @pytest.mark.parametrize("plan", [
     "t1 p4 d2 mb2 schedule=zb-h1", "t2 p2 d2 mb1 schedule=zbv", "t2 p2 d2 mb1 v3 recompute=selective",
     "d8 mb1 zero1 overlap=none", "p2 d4 mb1 zero1 overlap=all", "t2 regather p2 d2 mb1 schedule=zb-h1",
-    "p2 d4 mb1 recompute=full*1,none*2,light*2,linear*1", "d8 mb1 zero=1*1,3*4,0*1 recompute=full*2,selective*4",
+    "p2 d4 mb1 recompute=full*1,none*2,light*1,alternate*1,linear*1", "d8 mb1 zero=1*1,3*4,0*1 recompute=full*2,selective*4",
     "t2 d4 mb2 zero=3*2,2*4 prefetch=2", "t2 nosp p2 d2 mb1 recompute=whole*3,none*1,full*2",
     *(pytest.param(plan, marks=pytest.mark.slow) for plan in (
         "t2 p2 d2 mb1", "t2 nosp p2 d2 mb1 recompute=full", "t1 p1 d8 mb1 zero1",
@@ -339,6 +341,58 @@ def test_linear_keeps_what_attention_gives_and_nothing_else_of_a_layer() -> None
     kept = recomputed(graph, "full") - recomputed(graph, "linear")
     assert len(kept) == 2 and {graph.node(name).operator.kind for name in kept} == {"matmul"}
     assert recomputed(graph, "selective") < recomputed(graph, "linear")
+
+
+def test_alternate_computes_the_products_again_that_pytorchs_selective_checkpoint_does() -> None:
+    """Under torchtitan's policy of the option ``op``, which keeps a layer's first product, its third and so on."""
+    graph = build("llama", 8, preset="small")
+    layer = [n.name for n in graph if n.name.startswith("layers.0.") and n.operator.kind == "linear"]
+    again = recomputed(graph, "alternate")
+    kept = recomputed(graph, "linear") - again
+    assert kept & set(layer) == set(layer[::2]) and len(kept) == 2 * len(layer[::2]) and again < recomputed(graph, "linear")
+    torch = pytest.importorskip("torch")
+    from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+    weights = [torch.randn(width, width + 1, requires_grad=True) for width in range(1, len(layer) + 1)]
+    calls: list[list[int]] = []  # of the layer's forward, in each the products that were computed
+
+    class Products(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.ops.aten.mm.default and inside:
+                calls[-1].append(args[1].shape[0] - 1)
+            return func(*args, **(kwargs or {}))
+
+    inside: list[bool] = []
+
+    def chain(x: Any) -> Any:
+        calls.append([])
+        inside.append(True)
+        try:
+            for weight in weights:
+                x = torch.nn.functional.silu(x @ weight)
+            return x
+        finally:
+            inside.pop()
+
+    def policy() -> Callable[..., CheckpointPolicy]:
+        count = [0]
+
+        def keeps(context: Any, func: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+            count[0] += func is torch.ops.aten.mm.default
+            kept = func is torch.ops.aten.mm.default and count[0] % 2
+            return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+        return keeps
+
+    def contexts() -> Any:
+        forward, back = policy(), policy()
+        return create_selective_checkpoint_contexts(
+            lambda context, *args, **kwargs: (back if context.is_recompute else forward)(context, *args, **kwargs)
+        )
+
+    with Products():
+        checkpoint(chain, torch.randn(2, 1), use_reentrant=False, context_fn=contexts).sum().backward()
+    assert calls == [list(range(len(layer))), list(range(len(layer)))[1::2]]
 
 
 def test_light_operators_keep_nothing_for_themselves() -> None:

@@ -9,8 +9,8 @@ from taskflow.mapper import BLOCK, HybridPlan, PipelineSchedule
 
 LEVELS = {
     "none": "not recomputed", "selective": "recomputed in attention's scores", "light": "recomputed where that is quick",
-    "linear": "recomputed but for what attention gives", "full": "recomputed in full",
-    "whole": "recomputed whole, with the product that nothing reads",
+    "alternate": "recomputed but for attention and every other product", "linear": "recomputed but for what attention gives",
+    "full": "recomputed in full", "whole": "recomputed whole, with the product that nothing reads",
 }  # fmt: skip
 OF_A_GRID = ("none", "selective", "full", "whole")
 

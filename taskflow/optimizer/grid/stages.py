@@ -87,7 +87,7 @@ class PlanSums:
         """By level, those of them that run again before their own backward pass, whatever it reads."""
         active = set(np.flatnonzero(tables.active).tolist())
         known = {HadAgain()}
-        for level in ("selective", "full", "light", "linear", "whole"):
+        for level in ("selective", "full", "light", "alternate", "linear", "whole"):
             if not self.layers and level != "selective":
                 continue
             again = level_again(self.graph, level)

@@ -1,4 +1,4 @@
-"""Trust: the measured plans nearest to a given one, and the error to expect of its prediction."""
+"""Trust: the measured steps that are like a given plan's, and the error to expect of its prediction."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from taskflow.mapper import Strategy
 from taskflow.operators.operator import computes_in
 from taskflow.optimizer.cost import product_flops
 from taskflow.optimizer.trust.features import Features, features
-from taskflow.optimizer.trust.measured import MEASURED, MeasuredPlan
+from taskflow.optimizer.trust.groups import GROUPS, MeasuredGroup
 from taskflow.tasks.lower import gradient_flow, runs_again
-from taskflow.wording import milliseconds
+from taskflow.wording import listed, milliseconds
 
 NEAREST = 10
-"""How many measured plans the errors to expect are taken from."""
+"""How many of a user's own runs the errors to expect are taken from."""
 
 LEFT_OUT = 1
-"""How many of these, if there are so many, are left out at either end: a prediction is expected to be within the others' errors
-eight times of ten. benchmarks/measured_elsewhere.py counts how often it is."""
+"""How many of these, if there are so many, are left out at either end."""
 
 LEAST = 0.1
-"""No prediction is expected to be nearer, to either side: repeated runs of one job differ by 5 % and more, and with less not even
-eight in ten measured steps were in the range that others of their kind gave."""
+"""No prediction is expected to be nearer, to either side: repeated runs of one job differ by 5 % and more."""
+
+OTHER = 0.05
+"""If none of the measured steps ran in the same program, each end is further away by so much. With it 75 to 100 % of a group's
+steps are in the range that the other groups give (benchmarks/error_ranges.py)."""
 
 FEW, UNSURE = 3, 0.35
-"""If fewer measured plans are known, each end is further away by so much (a factor of 1.4)."""
+"""If fewer steps were measured, or none of a network with experts, each end is further away by so much (a factor of 1.4)."""
 
 FAR = 4.0
 """Doublings beyond which nothing measured is like a plan. The interval grows by a tenth for each doubling on the way."""
@@ -63,43 +65,40 @@ class MeasuredStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Expected error of a prediction. ``nearest``: measured plans and their distances, the nearest first; empty if nothing is
-    measured on such devices. ``low`` and ``high``: the range of seconds to expect, given the predicted ones; None if no measured
-    plan is similar. ``floor``: seconds that no step takes less than (`product_seconds`). ``own``: whether the nearest are the
-    user's runs."""
+    """Expected error of a prediction. ``low`` and ``high``: the range of seconds to expect, given the predicted ones; None if no
+    measured step is similar. ``floor``: seconds that no step takes less than (`product_seconds`). ``basis``: what the range is
+    from, in words. ``groups``: the groups of measured steps it is from, and their distances; ``runs``: the user's own runs that it
+    is from, and theirs. Both have the nearest first."""
 
-    nearest: tuple[tuple[MeasuredStep, float], ...]
     low: float | None
     high: float | None
     floor: float = 0.0
-    own: bool = False
+    basis: str = ""
+    groups: tuple[tuple[MeasuredGroup, float], ...] = ()
+    runs: tuple[tuple[MeasuredStep, float], ...] = ()
 
     @property
     def far(self) -> bool:
-        """True if no measured plan is similar to this one."""
+        """True if no measured step is similar to this one."""
         return self.low is None or self.high is None
 
     def __str__(self) -> str:
         if self.low is None or self.high is None:
             return "trust: far from any measured plan"
-        one, _ = self.nearest[0]
-        text = f"trust: {milliseconds(self.low)} to {milliseconds(self.high)} ms are likely"
-        if self.own:
-            runs = "your run" if len(self.nearest) == 1 else f"{len(self.nearest)} of your runs"
-            return (
-                f"{text}, by {runs}; most like {one}: {milliseconds(one.seconds)} ms, predicted {one.predicted / one.seconds:.3g} "
-                "of measured"
-            )
-        return f"{text}; nearest measured: {one}, {milliseconds(one.seconds)} ms, predicted {milliseconds(one.predicted)}"
+        return f"trust: {milliseconds(self.low)} to {milliseconds(self.high)} ms are likely, {self.basis}"
 
     def as_json(self) -> dict[str, object]:
         """Return it as a JSON value."""
         return {
-            "text": str(self), "far": self.far, "own": self.own,
+            "text": str(self), "far": self.far, "own": bool(self.runs),
             "low_seconds": self.low, "high_seconds": self.high, "floor_seconds": self.floor,
+            "groups": [
+                {"source": one.source, "program": one.program, "device": one.device, "reach": one.reach, "steps": one.steps,
+                 "low": exp(one.low), "high": exp(one.high), "distance": distance} for one, distance in self.groups
+            ],
             "nearest": [
                 {"what": str(one), "source": one.source, "measured_seconds": one.seconds, "predicted_seconds": one.predicted,
-                 "distance": distance} for one, distance in self.nearest[:3]
+                 "distance": distance} for one, distance in self.runs[:3]
             ],
         }  # fmt: skip
 
@@ -108,7 +107,7 @@ def trust(
     graph: OperatorGraph, strategy: Strategy, machine: Machine, seconds: float, runs: Sequence[MeasuredStep] = ()
 ) -> Trust | None:
     """Return what to expect of a step that is predicted to take ``seconds``, from the user's own ``runs`` on such devices and in
-    the same program if some are near enough, else from the package's table. None without such runs for networks that do not read
+    the same program if some are near enough, else the package's groups. None without such runs for networks that do not read
     words or are not trained whole, and for devices whose driving program is not known."""
     devices = {p.device.kind: p.device for p in machine.processors}
     programs = [device.program.name for device in devices.values() if device.program is not None]
@@ -118,45 +117,55 @@ def trust(
         return expected_by_runs(plan, seconds, own, product_seconds(graph, strategy, machine))
     if not programs or not plan.words or plan.trained < 1:
         return None
-    known = [one for one in MEASURED if one.device in devices]
-    return expected(plan, seconds, known, product_seconds(graph, strategy, machine), programs)
+    known = [group for group in GROUPS if group.device in devices]
+    return expected(plan, seconds, known, programs, product_seconds(graph, strategy, machine))
 
 
 def expected(
-    plan: Features, seconds: float, known: Sequence[MeasuredPlan], floor: float = 0.0, programs: Sequence[str] = ()
+    plan: Features, seconds: float, known: Sequence[MeasuredGroup], programs: Sequence[str] = (), floor: float = 0.0
 ) -> Trust:
-    """Return the same from a plan's features, the measured plans to compare it with, and seconds that no step takes less than.
-    Those that one of the ``programs`` ran come first, and if there are several near enough, alone. The interval goes from the
-    second lowest to the second highest error of the nearest plans, so it is as lopsided as these are."""
-    near = _by_distance(plan, known)
-    if not near or near[0][1] > FAR:
-        return Trust(tuple(near[:NEAREST]), None, None, floor)
-    own = [pair for pair in near if pair[1] <= FAR and any(of.startswith(pair[0].program) for of in programs)]
-    near = (own if len(own) >= FEW else [*own, *(pair for pair in near if pair not in own)])[:NEAREST]
-    errors, out = _errors(near)
-    more = UNSURE if len(errors) < FEW else 0.0
+    """Return the same from a plan's features, the groups of measured steps to compare it with, and seconds that no step takes less
+    than. Groups count whose plans have the same on several nodes and are near enough; if one of the ``programs`` ran several of
+    their steps, its groups alone. The range goes from the lowest of their ranges to the highest, so it is as lopsided as errors
+    are."""
+    near = sorted(
+        ((one, distance) for one in known if one.reach == plan.reach and (distance := one.distance(plan)) <= FAR),
+        key=lambda pair: pair[1],
+    )
+    own = [pair for pair in near if any(of.startswith(pair[0].program) for of in programs)]
+    alone = sum(one.steps for one, _ in own) >= FEW
+    near = own if alone else near
+    if not near:
+        return Trust(None, None, floor)
+    steps = sum(one.steps for one, _ in near)
+    more = (0.0 if alone else OTHER) + UNSURE * ((steps < FEW) + plan.experts)
     wider = 1 + near[0][1] / 10
-    low, high = min(errors[out] - more, -LEAST) * wider, max(errors[-1 - out] + more, LEAST) * wider
-    return Trust(tuple(near), max(seconds * exp(low), min(floor, seconds)), seconds * exp(high), floor)
+    low = min(min(one.low for one, _ in near) - more, -LEAST) * wider
+    high = max(max(one.high for one, _ in near) + more, LEAST) * wider
+    return Trust(
+        max(seconds * exp(low), min(floor, seconds)), seconds * exp(high), floor, _basis([one for one, _ in near], plan.experts),
+        tuple(near),
+    )
+
+
+def _basis(groups: Sequence[MeasuredGroup], experts: bool) -> str:
+    """Whose steps a range is from."""
+    steps, programs = sum(one.steps for one in groups), listed(sorted({one.program for one in groups}))
+    several = "s" if steps > 1 else ""
+    return f"by {steps} measured step{several} of {programs} on {groups[0].device}" + (", none with experts" if experts else "")
 
 
 def expected_by_runs(plan: Features, seconds: float, runs: Sequence[MeasuredStep], floor: float = 0.0) -> Trust:
     """Return the same from the user's own runs, of which one at least is near enough: from the lowest to the highest error of the
     nearest ones, and `OWN_BEYOND`. What all of them are off by in the same direction so moves the interval."""
-    near = [pair for pair in _by_distance(plan, runs) if pair[1] <= FAR][:NEAREST]
-    errors, out = _errors(near)
+    by_distance = sorted(((run, plan.distance(run.features)) for run in runs), key=lambda pair: pair[1])
+    near = [pair for pair in by_distance if pair[1] <= FAR][:NEAREST]
+    errors, out = sorted(log(run.seconds / run.predicted) for run, _ in near), LEFT_OUT if len(near) == NEAREST else 0
     beyond = OWN_BEYOND / sqrt(len(errors)) * (1 + near[0][1] / 10)
     low, high = seconds * exp(errors[out] - beyond), seconds * exp(errors[-1 - out] + beyond)
-    return Trust(tuple(near), max(low, min(floor, seconds)), max(high, floor), floor, own=True)
-
-
-def _by_distance(plan: Features, known: Sequence[MeasuredStep]) -> list[tuple[MeasuredStep, float]]:
-    return sorted(((one, plan.distance(one.features)) for one in known), key=lambda pair: pair[1])
-
-
-def _errors(near: Sequence[tuple[MeasuredStep, float]]) -> tuple[list[float], int]:
-    """The errors of measured plans as logarithms, sorted, and how many are left out at either end."""
-    return sorted(log(one.seconds / one.predicted) for one, _ in near), LEFT_OUT if len(near) == NEAREST else 0
+    one, many = near[0][0], "your run" if len(near) == 1 else f"{len(near)} of your runs"
+    basis = f"by {many}; most like {one}: {milliseconds(one.seconds)} ms, predicted {one.predicted / one.seconds:.3g} of measured"
+    return Trust(max(low, min(floor, seconds)), max(high, floor), floor, basis, runs=tuple(near))
 
 
 def product_seconds(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> float:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log, sqrt
+from typing import Any, Literal
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import Strategy, sample_dim
 from taskflow.operators.operator import Work
 
+Reach = Literal["replicas", "stages", "layers"]
+"""What of a plan lies on several nodes: whole replicas alone, stages of a pipeline, or the shares of a layer."""
+EXPERTS = ("routed_linear", "expert_linear")  # operators by kind
+
 
 @dataclass(frozen=True, slots=True)
 class Features:
     """Sizes that describe a plan: ``parameters`` of the network; ``tensor`` processors that share a layer, ``pipeline`` ranks,
     ``data`` replicas; ``tokens`` of a micro-batch on one replica. If the network does not read ``words``, these are samples.
-    ``trained``: the share of the parameters that is trained."""
+    ``trained``: the share of the parameters that is trained. ``experts``: whether the network has some."""
 
     parameters: float
     tensor: int
@@ -24,6 +29,8 @@ class Features:
     tokens: float
     trained: float = 1.0
     words: bool = True
+    reach: Reach = "replicas"
+    experts: bool = False
 
     @property
     def devices(self) -> int:
@@ -37,9 +44,25 @@ class Features:
         weights = (0.5, 1.0, 1.0, 0.5, 1.0, 1.0)
         return sqrt(sum((w * log(a / b, 2)) ** 2 for w, a, b in zip(weights, self._sizes, other._sizes)))
 
+    def within(self, least: Features, most: Features) -> Features:
+        """Return the same with sizes that are no smaller than those of ``least`` and no larger than those of ``most``."""
+        sizes = zip(_SIZES, self._sizes, least._sizes, most._sizes)
+        within: dict[str, Any] = {name: min(max(size, low), high) for name, size, low, high in sizes}
+        return replace(self, **within)
+
     @property
     def _sizes(self) -> tuple[float, ...]:
         return self.parameters, self.tensor, self.pipeline, self.data, self.tokens, self.trained
+
+
+_SIZES = ("parameters", "tensor", "pipeline", "data", "tokens", "trained")
+
+
+def reach_of(tensor: int, pipeline: int, devices: int, node: int) -> Reach:
+    """Return what of a plan lies on several nodes of ``node`` devices."""
+    if tensor > node:
+        return "layers"
+    return "stages" if pipeline > 1 and devices > node else "replicas"
 
 
 def features(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Features:
@@ -58,8 +81,10 @@ def features(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Feat
     places = {id(config.processors): config.processors for config in strategy.configs.values()}  # layers are alike
     used = len(set().union(*places.values()))
     tensor = max(1, used // (ranks * data))
-    weights = max(1, graph.parameter_count)
+    weights, first_node = max(1, graph.parameter_count), machine.processors[0].node
+    per_node = sum(processor.node == first_node for processor in machine.processors)
     return Features(
         float(weights), tensor, ranks, data, samples * (others[0] if reads_words else 1) / count / data,
-        max(1, graph.trained_count) / weights, reads_words,
+        max(1, graph.trained_count) / weights, reads_words, reach_of(tensor, ranks, used, per_node),
+        any(one.operator.kind in EXPERTS for one in graph),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from taskflow import __version__
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, unparse
 from taskflow.mapper import MadeFrom, Strategy, as_content, paths_of
-from taskflow.optimizer.trust.features import Features, features
+from taskflow.optimizer.trust.features import Features, Reach, features
 from taskflow.reading import Count, Entry, Name, Positive, read_as, read_json
 from taskflow.writing import json_text, path_text, replacing
 
@@ -37,6 +37,8 @@ class FeaturesEntry(Entry, frozen=True, kw_only=True):
     tokens: Annotated[Positive, Meta(description="Of a micro-batch on one replica; samples if the network reads no words.")]
     trained: Annotated[Positive, Meta(description="Share of the parameters that is trained.")] = 1.0
     words: Annotated[bool, Meta(description="Whether the network reads words.")] = True
+    reach: Annotated[Reach, Meta(description="What of the plan lies on several nodes.")] = "replicas"
+    experts: Annotated[bool, Meta(description="Whether the network has experts.")] = False
 
 
 class RunFile(Entry, frozen=True, kw_only=True):

@@ -83,7 +83,7 @@ def test_own_runs_move_the_interval(errors: tuple[float, ...], tmp_path: Path) -
     runs = [measured(tmp_path, error) for error in errors]
     graph, machine = llama()
     found = trust(graph, map_graph(HybridParallel("t2 d2 mb1"), graph, machine), machine, 10.0, runs)
-    assert found is not None and found.own and not found.far
+    assert found is not None and found.runs and not found.far
     beyond = OWN_BEYOND / sqrt(len(errors))
     assert found.low == pytest.approx(10 * min(errors) * exp(-beyond))
     assert found.high == pytest.approx(10 * max(errors) * exp(beyond))
@@ -101,8 +101,8 @@ def test_runs_of_other_devices_programs_and_sizes_do_not_count(tmp_path: Path) -
         (large, machine),
     ):  # fmt: skip
         found = trust(other_graph, map_graph(HybridParallel("t2 d2 mb1"), other_graph, other_machine), other_machine, 10.0, [run])
-        assert found is None or not found.own
-    assert trust(graph, strategy, machine, 10.0, [run]).own  # type: ignore[union-attr]
+        assert found is None or not found.runs
+    assert trust(graph, strategy, machine, 10.0, [run]).runs  # type: ignore[union-attr]
 
 
 def test_runs_count_for_networks_and_machines_of_which_nothing_is_published(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_runs_count_for_networks_and_machines_of_which_nothing_is_published(tmp_
     file = run_file(graph, strategy, machine, {**MADE, "model": "lenet"}, 3.0, 2.0)
     write_run(file, tmp_path / "one.json")
     found = trust(graph, strategy, machine, 1.0, read_runs(tmp_path))
-    assert found is not None and found.own and found.low < 1.5 < found.high  # type: ignore[operator]
+    assert found is not None and found.runs and found.low < 1.5 < found.high  # type: ignore[operator]
 
 
 def test_old_predictions_do_not_count_until_they_are_made_again(tmp_path: Path) -> None:

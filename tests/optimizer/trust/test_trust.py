@@ -21,12 +21,17 @@ from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import product_flops
-from taskflow.optimizer.trust import MEASURED, Features, MeasuredPlan, features, trust
-from taskflow.optimizer.trust.expected_error import FAR, LEAST, NEAREST, UNSURE, expected, product_seconds
-from taskflow.optimizer.trust.measured import MEGATRON
+from taskflow.optimizer.trust import MEASURED, Features, features, trust
+from taskflow.optimizer.trust.expected_error import FAR, LEAST, OTHER, UNSURE, expected, product_seconds
+from taskflow.optimizer.trust.features import Reach, reach_of
+from taskflow.optimizer.trust.groups import GROUPS, OF_FILES, MeasuredGroup, group_of
+from taskflow.optimizer.trust.measured import VTRAIN
+from taskflow.programs import load_program
 from taskflow.rules import Adam
 from taskflow.tasks import Compute
 from taskflow.tasks.lower import gradient_flow, lower
+
+NEAR = Features(1e9, 2, 2, 2, 4096.0)
 
 
 def test_features_are_those_of_the_notation() -> None:
@@ -52,22 +57,53 @@ def test_every_measured_plan_says_what_it_is() -> None:
     assert len({(one.hidden, one.layers, one.devices, one.batch, one.plan, one.session) for one in MEASURED}) == len(MEASURED)
 
 
-def test_the_interval_is_from_the_nearest_plans_and_grows_with_distance() -> None:
-    near = MEASURED[-3].features
-    found = expected(near, 100.0, MEASURED)
-    assert len(found.nearest) == NEAREST and found.nearest[0][1] == 0.0 and not found.far
-    assert found.low is not None and found.high is not None
-    errors = sorted(log(one.seconds / one.predicted) for one, _ in found.nearest)
-    assert log(found.low / 100.0) == pytest.approx(min(errors[1], -LEAST))
-    assert log(found.high / 100.0) == pytest.approx(max(errors[-2], LEAST))
-    distances = [distance for _, distance in found.nearest]
-    assert distances == sorted(distances)
-    tiny = Features(1e6, 1, 1, 1, 64.0)
-    away = expected(tiny, 1.0, MEASURED)
-    assert away.far and away.nearest[0][1] > FAR and away.low is away.high is None
-    four = Features(near.parameters, near.tensor, near.pipeline, near.data, near.tokens * 4)
-    one = expected(four, 100.0, MEASURED[-3:-2])
-    assert one.nearest[0][1] == pytest.approx(2.0) and str(one).startswith("trust: ")
+def group(*errors: float, program: str = "deepspeed", reach: Reach = "replicas", of: Features = NEAR) -> MeasuredGroup:
+    """Steps of one size that took so many times as long as predicted."""
+    return group_of("", "a100", program, reach, [(of, error, 1.0) for error in errors])
+
+
+def test_a_groups_range_leaves_out_a_tenth_at_either_end() -> None:
+    tens = group(*(1 + i / 100 for i in range(20)))
+    assert (tens.steps, tens.low, tens.high) == (20, pytest.approx(log(1.02)), pytest.approx(log(1.17)))
+    few = group(0.9, 1.2, 1.0)
+    assert (few.low, few.high) == (pytest.approx(log(0.9)), pytest.approx(log(1.2)))
+    wide = group_of("", "a100", "deepspeed", "replicas", [(NEAR, 1.0, 1.0), (replace(NEAR, data=32, tokens=1024.0), 1.0, 1.0)])
+    assert (wide.least, wide.most) == (replace(NEAR, tokens=1024.0), replace(NEAR, data=32))
+    assert wide.distance(replace(NEAR, data=16)) == 0 and wide.distance(replace(NEAR, data=128)) == 1
+    assert wide.distance(replace(NEAR, tokens=256.0, data=128)) == pytest.approx(5**0.5)
+
+
+def test_the_range_grows_with_distance_and_ends_with_it() -> None:
+    near = expected(NEAR, 100.0, [group(0.7, 1.0, 1.3)], ["deepspeed"])
+    assert (near.low, near.high) == (pytest.approx(70.0), pytest.approx(130.0)) and not near.far
+    four = expected(replace(NEAR, tokens=4 * NEAR.tokens), 100.0, [group(0.7, 1.0, 1.3)], ["deepspeed"])
+    assert four.groups[0][1] == 2.0 and four.high == pytest.approx(100 * 1.3**1.2)
+    away = expected(replace(NEAR, tokens=2 ** (FAR + 1) * NEAR.tokens), 1.0, [group(0.7, 1.0, 1.3)], ["deepspeed"])
+    assert away.far and away.low is away.high is None and str(away) == "trust: far from any measured plan"
+
+
+def test_plans_are_like_those_that_have_the_same_on_several_nodes() -> None:
+    known = [group(1.3, 1.3, 1.3), group(2.0, 2.0, 2.0, reach="stages")]
+    assert expected(NEAR, 100.0, known, ["deepspeed"]).high == pytest.approx(130.0)
+    assert expected(replace(NEAR, reach="stages"), 100.0, known, ["deepspeed"]).high == pytest.approx(200.0)
+    assert expected(replace(NEAR, reach="layers"), 100.0, known, ["deepspeed"]).far
+    assert [reach_of(t, p, devices, 8) for t, p, devices in ((8, 1, 64), (8, 2, 16), (1, 8, 8), (16, 1, 16), (16, 4, 64))] == [
+        "replicas", "stages", "replicas", "layers", "layers"
+    ]
+
+
+def test_of_networks_with_experts_nothing_is_measured() -> None:
+    graph, machine = build("mixtral", 16, 8, preset="small"), load_machine("h100", 8)
+    assert features(graph, map_graph(HybridParallel("d8 mb1"), graph, machine), machine).experts
+    found = expected(replace(NEAR, experts=True), 100.0, [group(1.0, 1.0, 1.0)], ["deepspeed"])
+    assert found.high == pytest.approx(100 * exp(UNSURE)) and str(found).endswith("of deepspeed on a100, none with experts")
+
+
+def test_the_groups_are_those_of_files_and_of_the_packages_own_plans() -> None:
+    assert {one.device for one in GROUPS} == {"a100", "h100", "b200"} and sum(one.steps for one in GROUPS) == 806
+    for one in GROUPS:
+        assert one.low <= one.high and one.least.within(one.least, one.most) == one.least
+    assert {one.source for one in GROUPS} - {one.source for one in OF_FILES} == {one.source for one in MEASURED} - {VTRAIN}
 
 
 def test_nothing_is_said_of_devices_of_which_nothing_is_measured() -> None:
@@ -80,18 +116,14 @@ def test_nothing_is_said_of_devices_of_which_nothing_is_measured() -> None:
     assert found is not None and found.far and found.low is None and str(found) == "trust: far from any measured plan"
 
 
-def test_plans_on_h100_are_told_how_far_the_only_measured_one_was_off() -> None:
+def test_plans_on_h100_are_told_how_far_steps_there_were_off() -> None:
     graph, machine = build("Llama", batch=16, steps=8192, dtype="bfloat16"), load_machine("h100", 8)
     predicted = MEASURED[-1].predicted
-    found = trust(graph, map_graph(HybridParallel("d8 mb2 zero3"), graph, machine), machine, predicted)
-    assert found is not None and not found.far and found.high is not None
-    assert found.low is not None and 2 < found.low < 2.8435
-    assert found.high > 2.8435 and "8.03 billion parameters on 8 h100" in str(found)
-
-
-def measured(*errors: float) -> list[MeasuredPlan]:
-    """Plans at no distance from each other whose steps took so many times as long as predicted."""
-    return [replace(MEASURED[0], predicted=10.0, seconds=10.0 * error, session=str(i)) for i, error in enumerate(errors)]
+    for program, basis in (("fsdp", "7 measured steps of fsdp"), ("megatron", "165 measured steps of fsdp, nanotron, torchtitan")):
+        driven = machine.driven_by(load_program(program))
+        found = trust(graph, map_graph(HybridParallel("d8 mb2 zero3"), graph, driven), driven, predicted)
+        assert found is not None and found.high is not None and str(found).endswith(f"ms are likely, by {basis} on h100")
+        assert found.low is not None and 2.2 < found.low < 2.6 and MEASURED[-1].seconds < found.high < 3.5
 
 
 @pytest.mark.parametrize("errors,low,high", [
@@ -100,30 +132,28 @@ def measured(*errors: float) -> list[MeasuredPlan]:
     ([0.5, 0.9, *[1.0] * 6, 1.2, 3.0], 0.9, 1.2),  # one at either end is left out
     ([1.0] * 10, exp(-LEAST), exp(LEAST)),
     ([0.9, 1.0, 1.2], 0.9, 1.2),  # none is left out
-    ([1.2], exp(-UNSURE) * 1.2, 1.2 * exp(UNSURE)), ([2.0], exp(-LEAST), 2.0 * exp(UNSURE)),
+    ([1.2], exp(-UNSURE - OTHER) * 1.2, 1.2 * exp(UNSURE + OTHER)), ([2.0], exp(-LEAST), 2.0 * exp(UNSURE + OTHER)),
 ])
 def test_an_interval_is_as_lopsided_as_the_errors(errors: list[float], low: float, high: float) -> None:
-    known = measured(*errors)
-    found = expected(known[0].features, 100.0, known)
+    found = expected(NEAR, 100.0, [group(*errors)], ["deepspeed"])
     assert (found.low, found.high) == (pytest.approx(100 * low), pytest.approx(100 * high))
 
 
-def test_plans_of_the_same_program_come_first_and_several_of_them_alone() -> None:
-    of = replace(MEASURED[0], source=MEGATRON, predicted=10.0, seconds=13.0)
-    known = [*measured(*[0.8] * 10), *(replace(of, session=str(i)) for i in range(2))]
-    few = expected(known[0].features, 100.0, known, programs=["megatron"])
-    assert [one.program for one, _ in few.nearest[:3]] == ["megatron", "megatron", "deepspeed"] and len(few.nearest) == NEAREST
-    several = expected(known[0].features, 100.0, [*known, replace(of, session="2")], programs=["megatron"])
-    assert {one.program for one, _ in several.nearest} == {"megatron"}
-    assert (several.low, several.high) == (pytest.approx(100 * exp(-LEAST)), pytest.approx(130.0))
-    others = expected(known[0].features, 100.0, known, programs=["nanotron"])
-    assert others.low == pytest.approx(80.0)
+def test_steps_of_the_same_program_count_alone_if_they_are_several() -> None:
+    known = [group(*[0.8] * 10), group(1.3, 1.3, program="megatron")]
+    few = expected(NEAR, 100.0, known, ["megatron"])
+    assert few.low == pytest.approx(80 * exp(-OTHER)) and few.high == pytest.approx(130 * exp(OTHER))
+    several = expected(NEAR, 100.0, [*known, group(1.4, program="megatron")], ["megatron"])
+    assert (several.low, several.high) == (pytest.approx(100 * exp(-LEAST)), pytest.approx(140.0))
+    assert expected(NEAR, 100.0, known, ["nanotron"]) == replace(few, groups=expected(NEAR, 100.0, known, ["nanotron"]).groups)
+    compiled = expected(NEAR, 100.0, known, ["deepspeed-compiled"])
+    assert {one.program for one, _ in compiled.groups} == {"deepspeed"}
 
 
 def test_no_interval_begins_below_what_the_products_need_at_their_peak() -> None:
-    known = measured(*[0.5] * 10)
-    assert expected(known[0].features, 100.0, known, floor=30.0).low == pytest.approx(50.0)
-    assert expected(known[0].features, 100.0, known, floor=70.0).low == pytest.approx(70.0)
+    known = [group(*[0.5] * 10)]
+    assert expected(NEAR, 100.0, known, ["deepspeed"], floor=30.0).low == pytest.approx(50.0)
+    assert expected(NEAR, 100.0, known, ["deepspeed"], floor=70.0).low == pytest.approx(70.0)
 
 
 @pytest.mark.parametrize("plan", fast_among([
@@ -153,7 +183,7 @@ def test_commands_say_it() -> None:
     asked = ["simulate", "GPT-2", "--size", "small", "--machine", "a100", "--devices", "4", "--strategy", "t2 d2 mb1"]
     done = CliRunner().invoke(main, [*asked, "--json"])
     row = json.loads(done.output)
-    assert row["trust"]["far"] and row["trust"]["nearest"][0]["source"] and row["trust"]["floor_seconds"] > 0
+    assert row["trust"]["far"] and row["trust"]["groups"] == [] and row["trust"]["floor_seconds"] > 0
     assert row["trust"]["low_seconds"] is None and row["trust"]["high_seconds"] is None
     assert "trust: far from any measured plan" in CliRunner().invoke(main, asked).output
 
