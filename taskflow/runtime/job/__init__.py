@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         say_once,
         speaks,
     )
-    from taskflow.runtime.job.lifeline import node_key
+    from taskflow.runtime.job.node import node_key
     from taskflow.runtime.job.polling import (
         WATCHDOG_VARIABLE,
         Backoff,
@@ -49,6 +49,7 @@ __getattr__ = lazily(__name__, {
     "taskflow.runtime.job.launch": (
         "INTERRUPTED", "Launcher", "LaunchError", "launcher", "limit_threads", "say_once", "speaks",
     ),
+    "taskflow.runtime.job.node": ("node_key",),
     "taskflow.runtime.job.polling": (
         "WATCHDOG_VARIABLE", "Backoff", "Doorbell", "node_cores", "pace_for", "plain_sleep", "poll",
         "start_limit", "usable_cores", "watchdog_limit",
