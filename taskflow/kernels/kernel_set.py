@@ -67,6 +67,9 @@ KERNELS: tuple[str, ...] = tuple(
 """The names of all kernels."""
 
 
+# NumpyKernels: the readable reference, which uses every kernel's definition.
+# The groups of ``definitions/`` name their compiled twins and the tests that hold each pair equal. oneDNN's kernels
+# (onednn/_onednn.pyx) have no definitions of their own; tests/kernels/test_onednn_kernels.py holds them equal to these.
 class NumpyKernels(KernelSet):
     """Kernels in plain numpy; work wherever numpy does."""
 

@@ -1,4 +1,5 @@
-"""What a GPU's kernels say of a step: each belongs to the part in which the host started it, on whichever of its threads."""
+"""What a GPU's kernels say of a step: each belongs to the part in which the host started it, on whichever of its threads. Also the
+spans of a trace, in nanoseconds."""
 
 from __future__ import annotations
 

@@ -20,6 +20,11 @@ from taskflow.report.pipeline import pipeline_section
 from taskflow.report.tables import comparison, facts, headline, machine_tables, operator_table
 from taskflow.writing import replacing
 
+# Columns: named arrays of numbers in as few bytes as a browser can still read at once.
+# Layout of the packed text: base64 of gzip of [length of the JSON: 4 bytes, little endian][JSON, UTF-8][column after column].
+# Each column is stored byte plane by byte plane (all lowest bytes first), which gzip shrinks further; a rising column is stored
+# as differences. The JSON's ``columns`` say name, bytes a number, length, the largest number, and whether differences are
+# stored.
 Numbers = NDArray[np.int64]
 
 

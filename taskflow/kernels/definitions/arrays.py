@@ -1,4 +1,4 @@
-"""Types of kernels' arguments, and `put`, which writes or adds a result."""
+"""Types of kernels' arguments, `put`, which writes or adds a result, and windows that slide over images."""
 
 from __future__ import annotations
 

@@ -63,6 +63,7 @@ def _positions(shape: tuple[int, ...], lo: tuple[int, ...], box: tuple[int, ...]
     return positions
 
 
+# Philox 4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw (SC 2011), vectorised over positions.
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _LOW = np.uint64(0xFFFFFFFF)

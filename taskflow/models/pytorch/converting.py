@@ -1,4 +1,4 @@
-"""Functions of torch that change a tensor's type or place, or nothing."""
+"""Functions of torch that change a tensor's type or place, or nothing; and the types in which a step computes."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ def _asks(name: str, what: str) -> bool:
     return name.rpartition(".")[2].rstrip("0123456789_") == what
 
 
+# Float types of a step: what PyTorch widens before it computes, and narrows afterwards, as operators `cast`.
+# A network in bfloat16 computes parts of itself in float32 (norms, softmax, tables of positions): the module's code says so by
+# ``x.float()``, ``dtype=torch.float32``, or a float32 operand.
 def type_of(value: Any) -> torch.dtype | None:
     """Return the float type of a value with dimensions; None for others: those do not decide the type of a result."""
     value = origin_tensor(value.parts[0] if isinstance(value, Stacked) else value)

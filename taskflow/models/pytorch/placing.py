@@ -159,6 +159,9 @@ def _integers(look: Any, value: Any, inside: set[int]) -> Any:
     return value
 
 
+# Rows that a mask of tokens chooses, which are changed and put back: ``x[mask, :] = x[mask, :] + rows``.
+# How many rows a mask chooses depends on numbers. Where the mask says which integers of an input are one number, and features
+# of images are added, there are as many as of these, and the whole is one step: `added_rows`.
 def added_rows(x: torch.Tensor, tokens: torch.Tensor, token: int, rows: torch.Tensor) -> torch.Tensor:
     """Return x (N, T, D) with rows (M, D) added, one after the other, where tokens (N, T) are ``token``."""
     here = (tokens == token)[..., None].expand_as(x)

@@ -77,6 +77,11 @@ class LayerPatterns:
         return found[:MOST_WAYS]
 
 
+# Layer groups: samples are cut between groups of neighbouring processors, weights and activations within them.
+# The plans that people usually write may not fit the memory. Then stored data have to be cut as well: a group of processors
+# shares one copy of the weights, and of the activations of a part of the samples. Megatron-LM combines tensor and data
+# parallelism in this way (Shoeybi et al., arXiv 1909.08053, section 3); here every layer is cut by its outputs, none by its
+# inputs.
 def groups(graph: OperatorGraph, machine: Machine) -> Iterator[Strategy]:
     """Return a plan for each size of group that divides the processors evenly: first those of the nodes' own size, in which the
     most traffic is where links are fastest; then from small to large."""

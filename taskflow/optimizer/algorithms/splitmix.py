@@ -1,4 +1,5 @@
-"""SplitMix: the random numbers of a walk, so simple that compiled code makes the same ones (`algorithms/mcmc.h`).
+"""SplitMix: the random numbers of a walk, so simple that compiled code makes the same ones (`algorithms/mcmc.h`); and the
+rule by which these accept a slower strategy.
 
 The compiled twin is optimizer/algorithms/mcmc.h; tests/optimizer/algorithms/test_walk.py holds them equal.
 """
@@ -58,6 +59,8 @@ class SplitMix(Random):
         return range(start)[self.below(start)] if stop is None else (r := range(start, stop, step))[self.below(len(r))]
 
 
+# The rule by which annealing searches accept a slower strategy (Metropolis and Hastings; the paper, section 6.2).
+# `mcmc.h` has it once more, in the compiled twin of the paper's search.
 def acceptance_limit(seconds: float, scale: float, random: Random | SplitMix) -> float:
     """Return the seconds up to which a proposal is accepted instead of a strategy of ``seconds``.
 

@@ -221,6 +221,8 @@ def kept_bytes(program: TrainingProgram, operator: Operator, inputs: Sequence[Sp
     return round(each * sum(touched.output_elements))
 
 
+# Tokens on their way to experts and back, in programs that send each to a node once (DeepSeek-AI's DeepEP, arXiv 2412.19437,
+# section 3.2.2).
 def token_choices(graph: OperatorGraph, machine: Machine) -> dict[str, int]:
     """Return how many experts a token goes to, by the operators whose outputs are tokens on that way: each `dispatch`, and what
     makes the inputs of each `combine`. Empty where no program of the machine sends a token to a node once."""

@@ -1,4 +1,5 @@
-"""MeasuredPlan: published figures of training steps, each with its source and its prediction.
+"""MeasuredPlan: published figures of training steps, each with its source and its prediction; and whether predictions order plans
+as measurements do.
 
 Predictions are those of this version; a test predicts them again. Those of GPT are composed from one layer
 (benchmarks/layers_alone.py).

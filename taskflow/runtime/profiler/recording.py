@@ -1,4 +1,4 @@
-"""Recordings: what each rank recorded, and the facts about its run."""
+"""Recordings: what each rank recorded, and the facts about its run; and the files of traces."""
 
 from __future__ import annotations
 

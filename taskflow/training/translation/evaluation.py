@@ -96,6 +96,8 @@ class TranslationEvaluation(Validation):
         return translations, wanted, sources
 
 
+# BLEU: the fraction of words, and of runs of up to four words, that translations share with references (Papineni et al., ACL
+# 2002). Computed by sacrebleu, so that figures are comparable (Post, arXiv 1804.08771).
 def require() -> Any:
     """Return the library. Raises ImportError that says what to do if it is missing."""
     try:

@@ -30,6 +30,11 @@ from taskflow.rules import UpdateRule
 from taskflow.tasks import TaskGraph, roofline, simulate
 from taskflow.tasks.lower import lower
 
+# Cache eviction: reproduces what a core goes through between two tasks of one kind in a step (`CacheState`), by reading other
+# memory and running other code.
+# Reading alone is not enough: the instructions and branch histories of the measured code stay in the core's own tables, which
+# only other code overwrites. Without that, tasks shorter than a tenth of a millisecond took up to a half longer in steps than
+# measured (docs/benchmarks.md).
 OTHERS = (
     "avg_pool2d", "concat", "conv2d", "cross_entropy", "dropout", "einsum", "embedding", "group_norm", "layer_norm", "linear",
     "lstm", "max_pool2d", "moments", "reduce", "softmax",
