@@ -1,5 +1,5 @@
-"""What a GPU's kernels say of a step: each belongs to the part in which the host started it, on whichever of its threads. Also the
-spans of a trace, in nanoseconds."""
+"""Events of a trace, and the parts of a step that they belong to; and what a GPU's kernels say of a step: each belongs to the part
+in which the host started it, on whichever of its threads."""
 
 from __future__ import annotations
 

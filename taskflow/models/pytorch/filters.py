@@ -1,4 +1,5 @@
-"""Convolutions whose filters are no parameters of a layer: computed, fixed, or parameters of another name; windows as a tensor, and back."""
+"""Convolutions whose filters are no parameters of a layer: computed, fixed, or parameters of another name; windows as a
+tensor, and back."""
 
 from __future__ import annotations
 

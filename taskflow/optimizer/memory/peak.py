@@ -1,4 +1,5 @@
-"""Peak memory: the bytes that each processor needs for a strategy's training step, and which processors lack them; also what lives when."""
+"""Peak memory: the bytes that each processor needs for a strategy's training step, and which processors lack
+them; also what lives when."""
 
 from __future__ import annotations
 
