@@ -4,6 +4,10 @@
 loss a step has.
 """
 
-from taskflow.trial.network import TriedNetwork, tried_network
-from taskflow.trial.tried_file import TriedFile, read_tried
+from taskflow.trial.network import TriedNetwork, module_spec, tried_network
+from taskflow.trial.tried_file import TriedFile, TriedPlan, read_tried
 from taskflow.trial.writing import PLANS, SCRIPT_NAME, script_text
+
+__all__ = [
+    "PLANS", "SCRIPT_NAME", "TriedFile", "TriedNetwork", "TriedPlan", "module_spec", "read_tried", "script_text", "tried_network",
+]  # fmt: skip

@@ -128,6 +128,7 @@ class PlanGrid(AnyGrid):
         return self.fitting, len(every)
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
+        """Return those of these plans that fit and that people often use (not `unusual`): a tenth, soon priced."""
         return priced_plans(self, (one for one in self.sums.axes.plans(usual=True) if self._takes(one[0])), over)[0]
 
     def listed(self) -> list[tuple[HybridPlan, int]]:

@@ -72,6 +72,7 @@ class MixedGrid(AnyGrid):
         return self.fitting, len(seen)
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
+        """Return those of these plans that fit and that people often use (not `unusual`)."""
         return priced_plans(self, self._every(over, set(), most=0), over)[0]
 
     def fitted(self, over: Callable[[], bool], known: float) -> list[PricedPlan]:
