@@ -216,20 +216,7 @@ def _again(look: Look, step: TorchStep) -> Fusion | None:
     return Fusion(inside, (x,), lambda name, value: Again(value, times, name), True)
 
 
-# ---- features put where a token is, and taken from there -----------------------------------------------------------------------
-
-
-def _placed(look: Look, step: TorchStep) -> Fusion | None:
-    found = placed(look, step)
-    return None if found is None else Fusion(*found)
-
-
-def _picked(look: Look, step: TorchStep) -> Fusion | None:
-    found = picked(look, step)
-    return None if found is None else Fusion(*found)
-
-
 MATCHES = (
     _rms_norm, by_halves, by_neighbours, by_parts, by_complex_numbers, attention_with_sinks, causal_softmax, _swiglu, _again,
-    _placed, _picked,
+    placed, picked,
 )

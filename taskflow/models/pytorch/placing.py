@@ -12,19 +12,17 @@ import torch
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch.calls import INDEX_ASSIGNMENT, WITHOUT_SHAPE
-from taskflow.models.pytorch.look import function_at
+from taskflow.models.pytorch.look import Fusion, Look, function_at
 from taskflow.models.pytorch.registry import FUNCTIONS, array_of, number_of
 from taskflow.models.pytorch.site import Unsupported, require
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchStep
 from taskflow.operators.embedding import Embedding
 from taskflow.operators.tensor import Tensor
 
-Found = tuple[frozenset[int], tuple[Ref, ...], Callable[..., Any]]
 
-
-def placed(look: Any, step: TorchStep) -> Found | None:
-    """Return what a `Fusion` of ``x.masked_scatter(tokens == token, rows)`` consists of, where the mask is the same for all
-    features; None for another step. The rows may have been taken apart by samples, and joined.
+def placed(look: Look, step: TorchStep) -> Fusion | None:
+    """Match ``x.masked_scatter(tokens == token, rows)``, where the mask is the same for all features. The rows may have been taken
+    apart by samples, and joined.
 
     PyTorch takes rows for all samples one after the other; here each sample has its own, equally many. What transformers checks,
     that there are as many places as rows, and the operator's own check that no sample has more, make that the same.
@@ -51,7 +49,7 @@ def placed(look: Any, step: TorchStep) -> Found | None:
             return None
         return put_rows(name, input, tokens, token, rows, adds)
 
-    return frozenset(inside), (x, tokens, rows), build
+    return Fusion(frozenset(inside), (x, tokens, rows), build)
 
 
 def put_rows(name: str, input: Tensor, tokens: Tensor, token: int, rows: Tensor, adds: bool = False) -> Tensor:
@@ -116,10 +114,9 @@ def _whole(look: Any, rows: Ref, inside: set[int]) -> Ref:
 # ---- x[arange(N), tokens.argmax(-1)] -------------------------------------------------------------------------------------------
 
 
-def picked(look: Any, step: TorchStep) -> Found | None:
-    """Return what a `Fusion` of ``x[arange(N), where]`` consists of, where ``where`` is ``tokens.argmax(-1)`` or
-    ``(tokens == token).int().argmax(-1)``: of each sample the features at its largest token, or where it first has one. None for
-    another step."""
+def picked(look: Look, step: TorchStep) -> Fusion | None:
+    """Match ``x[arange(N), where]``, where ``where`` is ``tokens.argmax(-1)`` or
+    ``(tokens == token).int().argmax(-1)``: of each sample the features at its largest token, or where it first has one."""
     if step.kind != "function" or step.name != "getitem" or len(step.args) != 2 or step.values[0].ndim != 2:
         return None
     x, index = step.args
@@ -148,7 +145,7 @@ def picked(look: Any, step: TorchStep) -> Found | None:
         where = ops.reshape(ops.argmax(here, name=f"{name}.where"), (samples, 1), name=f"{name}.one")
         return ops.reshape(ops.gather(input, where, name=f"{name}.row"), (samples, input.shape[2]), name=name)
 
-    return frozenset(inside), (x, tokens), build
+    return Fusion(frozenset(inside), (x, tokens), build)
 
 
 def _integers(look: Any, value: Any, inside: set[int]) -> Any:
