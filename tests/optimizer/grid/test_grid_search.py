@@ -420,7 +420,8 @@ def test_what_would_fit_is_asked_only_if_nothing_does(
     of = import_module("taskflow.optimizer.phases")
 
     def none_fits(evaluator: Any, options: Any, grid: Any, share: float, **more: Any) -> Any:
-        return import_module("taskflow.optimizer.grid").PlansFound(None, GridResult(None, None, 2.0, 1, 0, (), 0, (), 0.0), 0)
+        found = GridResult(None, None, 2.0, 1, 0, (), 0, (), 0.0)
+        return import_module("taskflow.optimizer.grid.plan_search").PlansFound(None, found, 0)
 
     monkeypatch.setattr(of, "plan_search", none_fits)
     monkeypatch.setattr(of, "held_bytes", lambda *_: 0)
