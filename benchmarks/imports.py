@@ -29,8 +29,7 @@ from taskflow.checkpoint import load_weights
 from taskflow.models.huggingface import examples_for, from_config, module_of
 from taskflow.models.huggingface.parts import images_beside
 from taskflow.models.huggingface.patches import BY_SPANS
-from taskflow.models.huggingface.replaced import without_random_parts
-from taskflow.models.huggingface.returned import missing_result, returning_none
+from taskflow.models.huggingface.replaced import missing_result, returning_none, without_random_parts
 from taskflow.models.pytorch import from_torch, trial, weights_of
 from taskflow.models.pytorch.draws import SameDraws
 from taskflow.models.pytorch.dropping import probability_name

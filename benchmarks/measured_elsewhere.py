@@ -45,8 +45,7 @@ from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.grid import kendall
 from taskflow.optimizer.trust import MEASURED
-from taskflow.optimizer.trust.measured import BLOOM, PROGRAMS, TORCHTITAN, VTRAIN, MeasuredPlan
-from taskflow.optimizer.trust.order import regret
+from taskflow.optimizer.trust.measured import BLOOM, PROGRAMS, TORCHTITAN, VTRAIN, MeasuredPlan, regret
 from taskflow.programs import load_program
 from taskflow.rules import Adam
 

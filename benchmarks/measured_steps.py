@@ -21,7 +21,7 @@ from taskflow.machine import Cluster, Device, load_machine
 from taskflow.optimizer.cost.library import tiled
 from taskflow.optimizer.cost.products import product_seconds as seconds_of_product
 from taskflow.optimizer.grid import kendall
-from taskflow.optimizer.trust.order import pairs_in_order, regret
+from taskflow.optimizer.trust.measured import pairs_in_order, regret
 from taskflow.programs import Passes, TrainingProgram, load_program
 
 TWICE = 2.0  # times the best of a task: of plans within that pairs are looked at

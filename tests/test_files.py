@@ -17,9 +17,8 @@ from fast_and_slow import fast_among
 import taskflow
 from taskflow.cli.main import main
 from taskflow.machine import load_machine
-from taskflow.machine.composition import LIKE_MACHINE
 from taskflow.machine.machine_file import MachineFile, unparse
-from taskflow.machine.presets import machine_content
+from taskflow.machine.presets import LIKE_MACHINE, machine_content
 from taskflow.mapper import load, save, search_of
 from taskflow.mapper.strategy_file import StrategyFile
 from taskflow.models import build
@@ -314,7 +313,7 @@ def test_json_has_no_infinity() -> None:
 def test_only_one_place_writes_json_for_users() -> None:
     """Others make digests of it, files that can be made again, or messages between ranks."""
     may = {
-        "writing.py", "reading.py", "report/columns.py", "training/data/text.py", "training/data/corpus.py",
+        "writing.py", "reading.py", "report/page.py", "training/data/text.py", "training/data/corpus.py",
         "training/translation/text.py", "optimizer/cost/measured/identity.py", "optimizer/cost/measured/store.py",
         "runtime/job/chain.py", "probe/script/main.py", "probe/script_jax/main.py", "trial/script/main.py",
         "trial/script/ranks.py", "trial/script/visit.py",

@@ -21,7 +21,7 @@ from taskflow.checkpoint import read_weights
 from taskflow.checkpoint.safetensors_file import write_safetensors
 from taskflow.cli.main import main
 from taskflow.reading import path_here
-from taskflow.training.data import token_file
+from taskflow.training.data import text
 from taskflow.writing import beside, path_text, replacing, unwritable
 
 NETWORK = """
@@ -83,9 +83,9 @@ def test_a_found_plan_is_printed_if_it_cannot_be_written(tmp_path: Path) -> None
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_tokens_that_find_no_room_say_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TASKFLOW_CACHE", str(tmp_path))
-    monkeypatch.setattr(token_file.tempfile, "TemporaryFile", lambda buffering, dir: io.FileIO("/dev/full", "w"))
+    monkeypatch.setattr(text.tempfile, "TemporaryFile", lambda buffering, dir: io.FileIO("/dev/full", "w"))
     with pytest.raises(OSError, match=f"cannot be kept in {tmp_path}: {FULL}; make room there, or set TASKFLOW_CACHE"):
-        token_file.on_disk(iter([np.zeros(9, np.int32)]), np.dtype(np.int32))
+        text.on_disk(iter([np.zeros(9, np.int32)]), np.dtype(np.int32))
 
 
 # ---- killed writers --------------------------------------------------------------------------------------------------

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from taskflow.cli.layers_alike import layers_alike
 from taskflow.cli.tables import nbytes, percent, places, render, seconds
 from taskflow.mapper import ranges
 from taskflow.optimizer.explain import Bubble, Busy, Explanation, Stretch, TaskPurpose, closed_form
@@ -250,3 +250,25 @@ def what_if_in_words(outcomes: Sequence[Mapping[str, Any]], now: float) -> str:
                 + ("" if s["plan_fits_here"] else " The plan found would not fit the machine as it is.")
             )
     return "\n".join(lines)
+
+
+T = TypeVar("T")
+_NUMBER = re.compile(r"(?:^|(?<=\.))\d+(?=\.)")
+
+
+def layers_alike(
+    items: Iterable[T], name: Callable[[T], str], figures: Callable[[T], Hashable] = lambda item: None
+) -> list[tuple[str, list[T]]]:
+    """Return the items of each group of layers, in the order of the groups' first ones, with the group's name: ``h.0-31.mlp``.
+    Those of a group have the same ``figures``."""
+    groups: dict[Hashable, list[tuple[int, T]]] = {}
+    for at, item in enumerate(items):
+        number = _NUMBER.search(name(item))
+        key = (_NUMBER.sub("*", name(item), 1), figures(item)) if number else at
+        groups.setdefault(key, []).append((int(number[0]) if number else 0, item))
+    return [(_of_numbers(name(group[0][1]), sorted({number for number, _ in group})), [item for _, item in group])
+            for group in groups.values()]  # fmt: skip
+
+
+def _of_numbers(name: str, numbers: list[int]) -> str:
+    return _NUMBER.sub(ranges(tuple(numbers)), name, 1) if len(numbers) > 1 else name

@@ -12,11 +12,10 @@ import click
 from taskflow.cli import completing
 from taskflow.cli.experts import imbalance_option
 from taskflow.cli.model import FROZEN, parse_settings
-from taskflow.cli.ranks import works
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.option_types import FloatName, command_path, kept
 from taskflow.rules import SGD, Adam, AdamW, AdamWInBfloat16, UpdateRule
-from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
+from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once, speaks
 from taskflow.working import interruption
 from taskflow.writing import json_text, one_line, unwritable
 
@@ -160,3 +159,12 @@ def writable(path: str | None) -> None:
         raise ValueError("the name of the file to write is empty")
     if path is not None and (problem := unwritable(path)) is not None:
         raise ValueError(f"cannot write {path}: {problem}")
+
+
+TOGETHER = ("taskflow profile", "taskflow machine measure")
+"""Commands whose ranks work together, beside `taskflow train`; of all others rank 0 alone does the work."""
+
+
+def works(path: str) -> bool:
+    """True if this process should run the command ``path``, such as ``taskflow search``."""
+    return path in TOGETHER or speaks()

@@ -5,7 +5,6 @@ for tensors. `pytorch`: a module for torchrun. `jax`: one for `jax.jit`. Cuts th
 operator by operator, with the nearest plan.
 """
 
-from taskflow.export.difference import Difference
 from taskflow.export.export import (
     PROGRAM_OF,
     RESTRICTING,
@@ -16,11 +15,4 @@ from taskflow.export.export import (
     require_exportable,
     require_running,
 )
-from taskflow.export.mesh import Mesh, mesh_of
 from taskflow.export.restrict import Framework, constraints_for, kept_gradients, nearest_within, target
-
-__all__ = [
-    "PROGRAM_OF", "RESTRICTING", "TARGETS", "Difference", "Exported", "Framework", "Mesh", "constraints_for", "exported",
-    "kept_gradients", "mesh_of", "nearest_plan", "nearest_within", "require_exportable", "require_running",
-    "target",
-]

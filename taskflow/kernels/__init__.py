@@ -7,5 +7,4 @@ packages.
 from taskflow.kernels.build import REBUILD
 from taskflow.kernels.choose import busy, default_kernels, kernels_on, native_built, onednn_missing
 from taskflow.kernels.device import HOST, ArrayDevice, DeviceMissing, NotRecorded, Recorder
-from taskflow.kernels.kernel_set import KERNELS, Array, KernelSet, Key
-from taskflow.kernels.reference import NumpyKernels
+from taskflow.kernels.kernel_set import KERNELS, Array, KernelSet, Key, NumpyKernels

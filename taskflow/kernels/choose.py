@@ -4,8 +4,7 @@ import os
 from importlib import import_module
 
 from taskflow.kernels.build import REBUILD
-from taskflow.kernels.kernel_set import KernelSet
-from taskflow.kernels.reference import NumpyKernels
+from taskflow.kernels.kernel_set import KernelSet, NumpyKernels
 
 _missing: ImportError | None = None
 try:

@@ -2,6 +2,10 @@
 
 It is composed of the groups of ``definitions/``, where each kernel is stated and defined. Sets with kernels of their own
 (compiled loops, GPU libraries) must agree with the definitions, and a test compares them.
+
+`NumpyKernels` is the readable reference, which uses every definition. The groups name their compiled twins and the tests that hold
+each pair equal. oneDNN's kernels (onednn/_onednn.pyx) have no definitions of their own; tests/kernels/test_onednn_kernels.py holds
+them equal to these.
 """
 
 from __future__ import annotations
@@ -65,3 +69,10 @@ KERNELS: tuple[str, ...] = tuple(
     for name in vars(group) if not name.startswith("_")
 )
 """The names of all kernels."""
+
+
+class NumpyKernels(KernelSet):
+    """Kernels in plain numpy; work wherever numpy does."""
+
+    __slots__ = ()
+    name = "numpy"

@@ -23,6 +23,7 @@ class CombineExperts(Operator):
 
     kept = INPUTS
     flops_per_element = 0  # it moves memory
+    summed = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("combine", inputs, 3)
@@ -46,9 +47,6 @@ class CombineExperts(Operator):
         (g0, s0, m0, e0), (g1, s1, m1, e1) = piece.lo, piece.hi
         chosen = Rect((g0, s0, 0), (g1, s1, inputs[1].shape[2]))
         return Reads((Rect((g0, e0, 0, m0), (g1, e1, inputs[0].shape[2], m1)), chosen, chosen))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
 
     def integers_below(self, inputs: Sequence[Spec]) -> int:
         return inputs[0].shape[1] * inputs[0].shape[2]

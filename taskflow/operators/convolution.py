@@ -25,6 +25,7 @@ class Convolution(Operator):
     cuts_groups: ClassVar[bool]
     """Whether output channels can be cut if there are several groups."""
     kept = Keeps(outputs=False)
+    summed = 1
 
     out_channels: int
     kernel: Pair
@@ -51,9 +52,6 @@ class Convolution(Operator):
             Dim("w", width, Soap.ATTRIBUTE),
             Dim("c", inputs[0].shape[1] // self.groups, Soap.REDUCTION, divisible=self.groups == 1),
         )
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
 
     @final
     def image(self, inputs: Sequence[Spec]) -> Spec:

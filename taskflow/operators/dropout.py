@@ -29,6 +29,7 @@ class Dropout(Operator):
     p: float = 0.5
     kept = NOTHING
     flops_per_element = 1
+    backward_flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("dropout", inputs, 1)
@@ -55,9 +56,6 @@ class Dropout(Operator):
             call.kernels.dropout_backward(call.saved[0], self.p, dy, out=dx.array, accumulate=dx.accumulate)
         elif dx is not None:
             dx.put(dy)
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -26,6 +26,7 @@ class Embedding(Operator):
     padding: int | None = None  # a row that is not trained: its gradient is zero
     kept = INPUTS
     flops_per_element = 0  # it moves memory
+    summed = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("embedding", inputs, 1)
@@ -51,9 +52,6 @@ class Embedding(Operator):
         *lo, e0, v0 = piece.lo
         *hi, e1, v1 = piece.hi
         return Reads((Rect(tuple(lo), tuple(hi)),), (Rect((v0, e0), (v1, e1)),))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
 
     def picks(self, inputs: Sequence[Spec], piece: Rect) -> Mapping[int, int]:
         (table,), (rows,) = self.reads(inputs, piece).weights, self.writes(inputs, piece)

@@ -24,6 +24,7 @@ class ExpertLinear(Operator):
     inputs_for_weights = True
     kept = Keeps(outputs=False)
     flops_per_element = 2
+    summed = 1
 
     out_features: int
 
@@ -49,9 +50,6 @@ class ExpertLinear(Operator):
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         (g0, e0, p0, c0, k0), (g1, e1, p1, c1, k1) = piece.lo, piece.hi
         return Reads((Rect((g0, e0, p0, k0), (g1, e1, p1, k1)),), (Rect((e0, c0, k0), (e1, c1, k1)),))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
 
     def forward(self, call: Call) -> None:
         (x,), (weight,), (y,) = call.inputs, call.weights, call.outputs

@@ -106,6 +106,7 @@ class ExpandWeight(FreeWeight):
     whole: tuple[int, ...]
     dtype: np.dtype[Any]
     flops_per_element = 0  # it moves memory
+    backward_flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("expand_weight", inputs, 0)
@@ -124,9 +125,6 @@ class ExpandWeight(FreeWeight):
     def backward(self, call: Call) -> None:
         if (dweight := call.grad_weights[0]) is not None:
             _put_sum(dweight, call.grad)
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -24,6 +24,7 @@ class Linear(Operator):
     dense_dim = "c"
     kept = Keeps(outputs=False)
     flops_per_element = 2
+    summed = 1
 
     out_features: int
     bias: bool = True
@@ -61,9 +62,6 @@ class Linear(Operator):
         # Of the pieces that share an output, each adds the bias to its share of the channels, so that they are alike.
         width, features = c1 - c0, inputs[0].shape[-1]
         return Reads((x,), (weight, Rect((c0 + k0 * width // features,), (c0 + k1 * width // features,))))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
 
     def forward(self, call: Call) -> None:
         (x,), weight, (y,) = call.inputs, call.weights[0], call.outputs

@@ -9,9 +9,7 @@ import numpy as np
 
 from taskflow.operators.operator import Call, Example, register
 from taskflow.operators.reduce import Reducing, dims_over, drawn
-from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
 
 
 @register("logsumexp")
@@ -19,6 +17,7 @@ class LogSumExp(Reducing):
     """x -> log(sum of exp(x)) over the dimensions ``over``, which are read whole. Of minus infinities it is minus infinity."""
 
     flops_per_element = 4  # maximum, difference, exponential, sum
+    backward_flops_per_element = 3
 
     def forward(self, call: Call) -> None:
         (x,), (y,), over = call.inputs, call.outputs, tuple(self.dims_of(call.specs[0]))
@@ -32,9 +31,6 @@ class LogSumExp(Reducing):
             total = self.wide(call, call.outputs[0])
             total = np.where(np.isfinite(total), total, 0)
             dx.put((self.wide(call, call.grad) * np.exp(call.inputs[0] - total)).astype(dx.array.dtype))
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 3 * piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -21,6 +21,7 @@ class MatMul(Operator):
     work = Work.CONTRACTION
     kept = INPUTS
     flops_per_element = 2
+    summed = 1
 
     transpose_other: bool = False
 
@@ -46,9 +47,6 @@ class MatMul(Operator):
         *hi, m1, p1, k1 = piece.hi
         b = ((p0, k0), (p1, k1)) if self.transpose_other else ((k0, p0), (k1, p1))
         return Reads((Rect((*lo, m0, k0), (*hi, m1, k1)), Rect((*lo, *b[0]), (*hi, *b[1]))))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
 
     def forward(self, call: Call) -> None:
         a, b = call.inputs

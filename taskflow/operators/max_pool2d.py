@@ -25,6 +25,8 @@ class MaxPool2d(Pool):
     dilation: Pair = (1, 1)
     ceil_mode: bool = False
 
+    backward_flops_per_element = 1
+
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         return (Spec(piece.shape, np.min_scalar_type(self.kernel[0] * self.kernel[1] - 1)),)
 
@@ -43,9 +45,6 @@ class MaxPool2d(Pool):
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume * self.kernel[0] * self.kernel[1]
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
     @property
     def windows(self) -> tuple[SlidingWindow, ...]:

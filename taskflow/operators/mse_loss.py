@@ -12,7 +12,6 @@ from taskflow.operators.loss import Loss
 from taskflow.operators.operator import INPUTS, Call, Example, register
 from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
 
 
 @register("mse_loss")
@@ -22,6 +21,7 @@ class MSELoss(Loss):
     reduction: str = "mean"
     kept = INPUTS
     flops_per_element = 3
+    backward_flops_per_element = 2
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         x, target = self.pair(inputs)
@@ -42,9 +42,6 @@ class MSELoss(Loss):
             dx.put(gradient)
         if dtarget is not None:
             dtarget.put(-gradient)
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 2 * piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:

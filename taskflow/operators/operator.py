@@ -187,6 +187,10 @@ class Operator(ABC):
     """Which forward arrays `backward` reads, unless `keeps` depends on the inputs."""
     flops_per_element: ClassVar[int]
     """Floating-point operations of the forward task for each element of its piece, unless `flops` are counted in another way."""
+    backward_flops_per_element: ClassVar[int | None] = None
+    """Those of the backward task, if they are not twice the forward's, unless `backward_flops` are counted in another way."""
+    summed: ClassVar[int] = 0
+    """How many of the last dimensions of its iteration space are summed over, so that its only output has the others."""
     frozen: ClassVar[bool] = False  # whether none of its weights are trained (`taskflow.operators.frozen`)
 
     @abstractmethod
@@ -220,10 +224,10 @@ class Operator(ABC):
         return Reads(tuple(nothing[i] if i in unread else rect for i, rect in enumerate(reads.inputs)), reads.weights)
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        """Return what the task of ``piece`` writes of each output: here the piece itself, of the only output. Two pieces write
-        disjoint Rects or the same Rect. Pieces that write the same Rect each write a partial value, and the output is their
-        sum."""
-        return (piece,)
+        """Return what the task of ``piece`` writes of each output: here the piece itself, without dimensions that are `summed`, of
+        the only output. Two pieces write disjoint Rects or the same Rect. Pieces that write the same Rect each write a partial
+        value, and the output is their sum."""
+        return (Rect(piece.lo[: -self.summed], piece.hi[: -self.summed]) if self.summed else piece,)
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         """Return which forward arrays `backward` reads: here `kept`."""
@@ -271,7 +275,8 @@ class Operator(ABC):
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         """Return the floating-point operations of the backward task; for a contraction there are two products of the forward's
         size."""
-        return 2 * self.flops(inputs, piece)
+        each = self.backward_flops_per_element
+        return 2 * self.flops(inputs, piece) if each is None else each * piece.volume
 
     @classmethod
     @abstractmethod

@@ -12,7 +12,6 @@ import numpy as np
 from taskflow.operators.operator import NOTHING, Call, Example, Operator, register
 from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
 
 
 @register("positional_encoding")
@@ -22,6 +21,7 @@ class PositionalEncoding(Operator):
 
     kept = NOTHING
     flops_per_element = 1
+    backward_flops_per_element = 0
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("positional_encoding", inputs, 1)
@@ -39,9 +39,6 @@ class PositionalEncoding(Operator):
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
             dx.put(call.grad)
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0
 
     @classmethod
     def example(cls, random: Random) -> Example:

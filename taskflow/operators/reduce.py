@@ -25,6 +25,7 @@ class Reducing(Operator):
 
     adds = False
     flops_per_element = 1
+    backward_flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
@@ -48,9 +49,6 @@ class Reducing(Operator):
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(inputs=not self.adds, weights=False, outputs=not self.adds)
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
     def dims_of(self, x: Spec) -> set[int]:
         """Return the dimensions that are left out, counted from the first."""

@@ -16,7 +16,6 @@ import numpy as np
 from taskflow.operators.operator import NOTHING, Array, Call, Example, Operator, register
 from taskflow.operators.spec import Dim, Spec, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
 
 Scaling = tuple[float, float, float, int]
 """Factor, low and high frequency factor, and the context of the first training: ``rope_scaling`` of Llama 3.1."""
@@ -37,6 +36,7 @@ class Rotary(Operator):
     neighbours: bool = False
     kept = NOTHING
     flops_per_element = 3
+    backward_flops_per_element = 3
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("rotary", inputs, 1)
@@ -72,9 +72,6 @@ class Rotary(Operator):
         low[...] = first * cosine + second * sine
         high[...] = second * cosine - first * sine
         dx.put(turned)
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 3 * piece.volume
 
     def _pairs(self, x: Array) -> tuple[Array, Array]:
         """The first and the second elements of all pairs."""

@@ -24,6 +24,7 @@ class RoutedLinear(Operator):
     work = Work.CONTRACTION
     uniform = False  # see `flops`
     kept = Keeps(outputs=False)
+    summed = 2
 
     experts: int
     out_features: int
@@ -58,9 +59,6 @@ class RoutedLinear(Operator):
         rows = len(inputs[0].shape) - 1
         x = Rect((*lo[:rows], k0), (*hi[:rows], k1))
         return Reads((x, Rect(tuple(lo), tuple(hi))), (Rect((e0, c0, k0), (e1, c1, k1)),))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect(piece.lo[:-2], piece.hi[:-2]),)
 
     def integers_below(self, inputs: Sequence[Spec]) -> int:
         return self.experts

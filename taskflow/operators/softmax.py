@@ -25,6 +25,7 @@ class Softmax(Operator):
     causal: bool = False
     kept = Keeps(inputs=False, weights=False)
     flops_per_element = 5  # maximum, difference, exponential, sum, quotient
+    backward_flops_per_element = 4
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         if len(inputs) != 2:
@@ -85,9 +86,6 @@ class Softmax(Operator):
             result = np.empty_like(rows)
             call.kernels.softmax_backward(rows, _rows(np.moveaxis(dy, self.dim, -1).copy()), out=result)
             dx.put(np.moveaxis(result.reshape(moved.shape), -1, self.dim))
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 4 * piece.volume
 
     def _last(self, array: Array) -> bool:
         return bool(self.dim % array.ndim == array.ndim - 1)

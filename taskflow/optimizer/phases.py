@@ -2,7 +2,7 @@
 
 1. *starts*: strategies of the caller that have an order of passes are simulated.
 2. *plans in notation*: the grid of known plans is priced in closed form, and the best are simulated; then single choices of
-   the best are changed (`layered_search`). What these plans take at least is computed beside it.
+   the best are changed (`plan_search`). What these plans take at least is computed beside it.
 3. *operators*: an algorithm chooses cuts and devices operator by operator, without an order of passes. Known strategies
    and the caller's starts come first. For a framework, the nearest plans that it can express follow.
 4. *a plan that fits*: where none was found, the plan with the fewest changes that fits in closed form is simulated once.
@@ -26,9 +26,9 @@ from taskflow.optimizer.grid import (
     change_that_fits,
     held_bytes,
     joined,
-    layered_search,
     make_grid,
     may_be_whole,
+    plan_search,
     spare_of,
 )
 from taskflow.optimizer.options import Searcher, SearchOptions
@@ -214,7 +214,7 @@ def _plans(run: SearchRun) -> SearchResult | None:
     )
     run.whole = may_be_whole(grid)
     share = TIME_SHARE if run.whole and run.may_fit_unordered and not run.plans_alone else 1 - LEAST_SHARE
-    searched = layered_search(
+    searched = plan_search(
         evaluator, replace(options, lacks=run.lacks), grid, share, make=allowed.strategy, begun=run.begun
     )
     first = searched.result

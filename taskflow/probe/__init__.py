@@ -8,13 +8,8 @@
 from taskflow.probe.building import Built, built
 from taskflow.probe.calibrating import calibrated
 from taskflow.probe.joined import Joined, joined
-from taskflow.probe.kineto import RankTrace, read_kineto
+from taskflow.probe.kineto import read_kineto
 from taskflow.probe.measurements import Measurements, read_probes
 from taskflow.probe.nccl_tests import is_nccl_tests, measurements_of
 from taskflow.probe.of_plan import message_sizes, operators_of
 from taskflow.probe.writing import FRAMEWORKS, probe_text
-
-__all__ = [
-    "FRAMEWORKS", "Built", "Joined", "Measurements", "RankTrace", "built", "calibrated", "is_nccl_tests", "joined",
-    "measurements_of", "message_sizes", "operators_of", "probe_text", "read_kineto", "read_probes",
-]  # fmt: skip

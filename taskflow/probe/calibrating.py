@@ -16,7 +16,7 @@ from taskflow.optimizer.cost import group_of, name_of, of_weights, parts_of, siz
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.probe.joined import COMPUTE, by_kind, owner_of, predicted_parts
 from taskflow.probe.kineto import RankTrace
-from taskflow.probe.trace_events import TimeOf
+from taskflow.probe.kineto_gpu import TimeOf
 from taskflow.programs import TrainingProgram
 from taskflow.rules import Adam
 from taskflow.tasks import Compute, Kind

@@ -13,8 +13,7 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.cost import unit_message
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.probe.kineto import LOSS, RankTrace
-from taskflow.probe.kineto_gpu import first_of
-from taskflow.probe.trace_events import Slice, TimeOf
+from taskflow.probe.kineto_gpu import Slice, TimeOf, first_of
 from taskflow.tasks import Compute, Kind, Purpose, Task, TaskGraph, Timeline
 
 NUMBER = re.compile(r"(?<![^.])\d+(?=\.)")

@@ -16,8 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from taskflow.probe.kineto_gpu import of_kernels
-from taskflow.probe.trace_events import GPU_CALLS, GPU_WORK, Slice, TimeOf, TraceEvent
+from taskflow.probe.kineto_gpu import GPU_CALLS, GPU_WORK, Slice, TimeOf, TraceEvent, of_kernels
 from taskflow.reading import parse_json
 
 PREFIX = "taskflow::"

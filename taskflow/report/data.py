@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from math import inf
 from typing import Any
@@ -12,23 +12,22 @@ from numpy.typing import NDArray
 
 from taskflow import __version__
 from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
 from taskflow.mapper import Strategy
 from taskflow.optimizer import MemoryCheck
-from taskflow.optimizer.evaluate import Evaluator, ShownStep, shown_step
+from taskflow.optimizer.evaluate import Evaluator, ShownStep, piece_color, shown_step
 from taskflow.optimizer.evaluate.folded import folded_profile
 from taskflow.optimizer.memory import MemoryProfile, memory_profile
-from taskflow.report.belongs import operator_of, piece_of
+from taskflow.regions import Rect
 from taskflow.report.machine import machine_value
-from taskflow.report.memory import memory_columns, memory_values
 from taskflow.report.operators import operator_values, shared_layers
-from taskflow.report.path import path_value
 from taskflow.report.pipeline import pipeline_value
 from taskflow.report.plans import baseline_values, known_as, plan_value, samples_of
 from taskflow.report.spans import CATEGORIES, Spans, spans_of
 from taskflow.report.split import PARTS, occupied
 from taskflow.report.thin import MOST_ROWS, Rows, thin
 from taskflow.rules import UpdateRule
-from taskflow.tasks import Kind
+from taskflow.tasks import Compute, Kind
 
 MOST_TICKS = 2**31
 
@@ -170,3 +169,82 @@ def _rows(
         spans.category, spans.processor, spans.source, operator + 1, piece, start, end, end - start, spans.nbytes,
         np.ones(len(spans), np.int64), critical, spans.task, micro,
     )
+
+
+NONE = -1
+
+
+def operator_of(step: ShownStep, graph: OperatorGraph) -> NDArray[np.int64]:
+    """Return for each task the number of its operator. A message or sum belongs to the operator that made the tensor, or to the
+    layer's (or block's) first operator; a task that serves all layers (clipping) has NONE."""
+    numbers = {node.name: node.number for node in graph}
+    for bundle in step.lowered.bundles:  # of a block
+        units, layers = (step.stands_for.get(name, (name,)) for name in (bundle.unit, bundle.layer))
+        for unit, layer in zip(units, layers):
+            numbers.setdefault(unit, numbers.get(layer, NONE))
+    return np.array([numbers.get(name, NONE) for name in step.names], np.int64)
+
+
+def piece_of(step: ShownStep, strategy: Strategy, micro: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each task the piece of its operator; 0 for tasks that belong to no piece. ``micro``: their micro-batches, from 1
+    on, 0 for none: the task that was lowered may be of another one."""
+    known: dict[tuple[int, Rect, int], int] = {}
+    found = np.zeros(len(step.tasks), np.int64)
+    for number, (task, batch) in enumerate(zip(step.tasks, micro.tolist())):
+        if isinstance(task.work, Compute):
+            key = task.work.node.number, task.work.piece, batch
+            if key not in known:
+                color, degrees = piece_color(task.work.node, *key[1:], strategy), strategy[task.work.node.name].degrees
+                known[key] = int(np.ravel_multi_index(color, degrees)) if degrees else 0
+            found[number] = known[key]
+    return found
+
+
+def path_value(path: Sequence[int], spans: Spans, operator: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the critical path. ``stretches``: [category, operator, seconds, tasks] of neighbours of one category and operator,
+    in order. ``seconds``: by category. Each task of the path starts when the one before ends, so they add up to the makespan."""
+    stretches: list[list[Any]] = []
+    by_category = np.zeros(len(CATEGORIES))
+    for task in path:
+        category, of = int(spans.category[task]), int(operator[task])
+        seconds = float(spans.end[task] - spans.start[task])
+        by_category[category] += seconds
+        if stretches and stretches[-1][:2] == [category, of]:
+            stretches[-1][2] += seconds
+            stretches[-1][3] += 1
+        else:
+            stretches.append([category, of, seconds, 1])
+    return {"stretches": stretches, "seconds": by_category.tolist(), "tasks": len(path)}
+
+
+POINTS = 600  # of one device's curve
+
+
+def memory_values(profiles: Sequence[MemoryProfile], machine: Machine) -> list[dict[str, Any]]:
+    """Return for each device what it needs, by kind, and how much it has, in bytes."""
+    return [
+        {
+            "weights": p.use.weights, "state": p.use.state, "buffers": p.use.buffers, "packed": p.use.packed,
+            "holes": p.use.holes, "peak_bytes": p.use.nbytes, "limit_bytes": machine.processors[p.use.processor].memory_bytes,
+        }
+        for p in profiles
+    ]
+
+
+def memory_columns(profiles: Sequence[MemoryProfile], tick: float) -> dict[str, NDArray[np.int64]]:
+    """Return the curves of all devices one after the other: times in ticks, bytes, and the number of points of each curve."""
+    curves = [_thin(np.round(p.seconds / tick).astype(np.int64), p.nbytes) for p in profiles]
+    return {
+        "memory_points": np.array([len(t) for t, _ in curves], np.int64),
+        "memory_time": np.concatenate([t for t, _ in curves]),
+        "memory_bytes": np.concatenate([n for _, n in curves]),
+    }
+
+
+def _thin(times: NDArray[np.int64], nbytes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Points to draw; if there are more than `POINTS`, the highest of each part of the step."""
+    if len(times) <= POINTS:
+        return times, nbytes
+    stretch = times * POINTS // (int(times[-1]) + 1)
+    first = np.flatnonzero(np.diff(stretch, prepend=-1))
+    return times[first], np.maximum.reduceat(nbytes, first)

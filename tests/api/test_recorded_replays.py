@@ -13,7 +13,7 @@ from trace_format import verify_events
 import taskflow
 from taskflow.mapper import DataParallel
 from taskflow.partition import Tile
-from taskflow.runtime.profiler.file import read_trace
+from taskflow.runtime.profiler.recording import read_trace
 
 
 @taskflow.task(x="read-write")

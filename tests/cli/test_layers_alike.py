@@ -8,7 +8,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from taskflow.cli.layers_alike import layers_alike
+from taskflow.cli.explain_text import layers_alike
 from taskflow.cli.main import main
 
 MODEL = ("--model", "llama", "--size", "small", "--set", "layers=6", "--batch", "8", "-m", "h100", "-n", "4")

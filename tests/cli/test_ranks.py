@@ -11,7 +11,7 @@ from fast_and_slow import fast_among
 from starting import needs_mpi, run_python
 
 from taskflow.cli.main import main
-from taskflow.cli.ranks import works
+from taskflow.cli.options import works
 
 
 def on_ranks(*words: str) -> subprocess.CompletedProcess[str]:

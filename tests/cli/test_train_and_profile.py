@@ -21,7 +21,7 @@ from trace_format import verify_events
 
 from taskflow.cli.main import main
 from taskflow.runtime.profiler.compare import Row, differences
-from taskflow.runtime.profiler.file import read_trace
+from taskflow.runtime.profiler.recording import read_trace
 
 SMALL = ("rnnlm", "--size", "small", "--set", "hidden=8", "--warmup", "2", "--steps", "3", "--costs", "analytic")
 OWN = '''

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from taskflow.kernels import NumpyKernels, native_built
-from taskflow.kernels.philox import philox, words_at
+from taskflow.kernels.definitions.random import philox, words_at
 
 SETS: list[Any] = [NumpyKernels()]
 if native_built():

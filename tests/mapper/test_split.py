@@ -28,7 +28,7 @@ from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.explain import split_gain
 from taskflow.optimizer.grid import PlanGrid, neighbours
-from taskflow.optimizer.grid.layered_search import layered_search
+from taskflow.optimizer.grid.plan_search import plan_search
 from taskflow.optimizer.options import SearchOptions
 from taskflow.rules import Adam
 from taskflow.tasks import Kind
@@ -169,7 +169,7 @@ def test_a_search_splits_the_best_plan_of_the_grid() -> None:
     asked = HybridPlan(data=16, micro_batch=4, experts=16)
     grid = PlanGrid(graph, machine, RULE, lambda plan: plan == asked)
     evaluator = make_evaluator(graph, machine, rule=RULE)
-    found = layered_search(evaluator, SearchOptions(Budget.parse("20p")), grid).result
+    found = plan_search(evaluator, SearchOptions(Budget.parse("20p")), grid).result
     assert found is not None and found.seconds < 0.9 * found.starts["grid"]
     assert found.strategy.pipeline is not None and found.strategy.pipeline.split == 2
 

@@ -13,7 +13,7 @@ import taskflow.operators as ops
 from taskflow.export.cuts import WHOLE, added_once, weight_lies
 from taskflow.graph import Node, OperatorGraph
 from taskflow.kernels import NumpyKernels
-from taskflow.kernels.philox import words_at
+from taskflow.kernels.definitions.random import words_at
 from taskflow.operators.dropout import Dropout
 from taskflow.operators.input import Input
 from taskflow.operators.linear import Linear

@@ -124,7 +124,7 @@ def test_the_result_is_not_slower_than_a_start_with_an_order(algorithm: str) -> 
 
 
 def test_a_search_climbs_from_a_start_that_is_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    search_of = import_module("taskflow.optimizer.grid.layered_search")._LayeredSearch
+    search_of = import_module("taskflow.optimizer.grid.plan_search")._PlanSearch
     begun, climb = [], search_of._from
     monkeypatch.setattr(search_of, "_from", lambda self, trial, plan, *more: begun.append(plan) or climb(self, trial, plan, *more))
     searched(starts=[strategy_of("p2 d1 mb2")], budget="400p")

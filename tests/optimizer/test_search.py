@@ -20,14 +20,14 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.exact import exact
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known, random_start
-from taskflow.optimizer.algorithms.layer_groups import groups
+from taskflow.optimizer.algorithms.layer_patterns import groups
 from taskflow.optimizer.algorithms.mcmc import mcmc
 from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.evaluate import make_evaluator
+from taskflow.optimizer.evaluate.core_model import unsupported
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
-from taskflow.optimizer.evaluate.support import unsupported
 from taskflow.optimizer.explain.machine_changes import Change, changed
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.memory_estimate import MemoryEstimate

@@ -304,10 +304,10 @@ def test_looks_are_shared_by_parts() -> None:
 
 def test_proposals_bound_the_plans_that_are_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small budget looks at few plans in closed form, a larger one at more, up to all; the same ones each time."""
-    layered = import_module("taskflow.optimizer.grid.layered_search")
+    searching = import_module("taskflow.optimizer.grid.plan_search")
     monkeypatch.setattr("taskflow.optimizer.grid.plans.MEMORY_SHARE", 0.0)
-    monkeypatch.setattr(layered, "LEAST_LOOKS", 40)
-    monkeypatch.setattr(layered, "LOOKS", 20)
+    monkeypatch.setattr(searching, "LEAST_LOOKS", 40)
+    monkeypatch.setattr(searching, "LOOKS", 20)
     graph, machine = llama(replace(LlamaConfig.small(), batch=16, layers=4), "bfloat16"), load_machine("h100", 8)
     asked, memory = [0], PlanGrid.memory
 

@@ -14,7 +14,7 @@ import taskflow
 from taskflow.machine import Cluster, load_machine
 from taskflow.optimizer import make_evaluator
 from taskflow.probe import calibrated, joined, read_kineto
-from taskflow.probe.trace_events import TimeOf
+from taskflow.probe.kineto_gpu import TimeOf
 
 RULE = taskflow.SGD(lr=0.1, momentum=0.9)
 

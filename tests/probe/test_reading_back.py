@@ -15,7 +15,7 @@ from taskflow.machine import save
 from taskflow.optimizer import make_evaluator
 from taskflow.probe import built, calibrated, joined, read_kineto, read_probes
 from taskflow.probe.joined import _alike
-from taskflow.probe.trace_events import TimeOf
+from taskflow.probe.kineto_gpu import TimeOf
 
 PROBED = str(Path(__file__).with_name("two_cores.json"))
 MODEL = """

@@ -13,9 +13,8 @@ from taskflow.machine.machine_file import parse, unparse
 from taskflow.mapper import MAPPERS, choose
 from taskflow.optimizer.evaluate import everything, shown_step
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
-from taskflow.optimizer.memory.peak import memory_use
-from taskflow.optimizer.memory.profile import memory_profile
-from taskflow.report.columns import pack, unpack
+from taskflow.optimizer.memory.peak import memory_profile, memory_use
+from taskflow.report.page import pack, unpack
 from taskflow.report.spans import CATEGORIES, MESSAGES, spans_at, spans_of
 from taskflow.report.split import PARTS, device_split, link_use
 from taskflow.tasks.simulate import message_resources

@@ -14,8 +14,7 @@ from report_cases import EVIL, evil_report, report_of
 from taskflow.cli.main import main
 from taskflow.mapper import MessageSync, SyncAlgorithm, UpdatePlacement
 from taskflow.report import page, write_page
-from taskflow.report.columns import unpack
-from taskflow.report.page import SCRIPTS
+from taskflow.report.page import SCRIPTS, unpack
 from taskflow.report.units import nbytes, percent, seconds
 
 VOID = {"meta", "input", "br", "img", "link", "hr"}

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from taskflow.runtime.program.pending_sends import ByteRange, PendingSends
+from taskflow.runtime.program.schedule import ByteRange, PendingSends
 
 
 def span(random: Random) -> ByteRange:

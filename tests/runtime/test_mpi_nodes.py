@@ -22,7 +22,7 @@ from trace_format import verify_events
 
 from taskflow import SGD, Executor, choose, host
 from taskflow.machine import load_machine
-from taskflow.runtime.profiler.file import read_trace
+from taskflow.runtime.profiler.recording import read_trace
 
 WHY_NOT = why_not()
 pytestmark = [pytest.mark.mpi, needs_mpi, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(300)]

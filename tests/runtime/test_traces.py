@@ -25,9 +25,8 @@ from taskflow.runtime.executor import Executor
 from taskflow.runtime.profiler import tracer as trace_module
 from taskflow.runtime.profiler.clock_offsets import Offset, on_first_clock
 from taskflow.runtime.profiler.events import COVERING
-from taskflow.runtime.profiler.file import read_trace, write_trace
 from taskflow.runtime.profiler.predicted import shown_from
-from taskflow.runtime.profiler.recording import microseconds
+from taskflow.runtime.profiler.recording import microseconds, read_trace, write_trace
 from taskflow.runtime.profiler.tracer import TraceError
 from taskflow.tasks.simulate import Span, Timeline, roofline, simulate
 from taskflow.tasks.task import Kind

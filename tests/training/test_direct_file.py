@@ -11,8 +11,8 @@ from random import Random
 import pytest
 from starting import files_up_to
 
-from taskflow.checkpoint import direct_file
-from taskflow.checkpoint.direct_file import DirectFile
+from taskflow.checkpoint import safetensors_file
+from taskflow.checkpoint.safetensors_file import DirectFile
 
 SHM = Path("/dev/shm")
 
@@ -36,7 +36,7 @@ def written(path: Path, parts: list[bytes]) -> bytes:
 @pytest.mark.parametrize("together", [4096, 1 << 20, 8 << 20])
 @pytest.mark.parametrize("seed", range(6))
 def test_bytes_are_as_they_were_given(tmp_path: Path, seed: int, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_file, "_TOGETHER", together)
+    monkeypatch.setattr(safetensors_file, "_TOGETHER", together)
     parts = pieces(seed)
     assert written(tmp_path / "file", parts) == b"".join(parts)
 
@@ -52,8 +52,8 @@ def test_short_and_refused_direct_writes(tmp_path: Path, fails: int, monkeypatch
             raise OSError(errno.EINVAL, "no direct writes")
         return plain(file, data[:4000] if fails == 2 and len(data) > 4000 else data)
 
-    monkeypatch.setattr(direct_file, "_TOGETHER", 65536)
-    monkeypatch.setattr(direct_file, "_made_direct", lambda file: True)
+    monkeypatch.setattr(safetensors_file, "_TOGETHER", 65536)
+    monkeypatch.setattr(safetensors_file, "_made_direct", lambda file: True)
     monkeypatch.setattr(os, "write", write)
     parts = [bytes([k]) * 50_000 for k in range(7)]
     assert written(tmp_path / "file", parts) == b"".join(parts)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from taskflow.training.data import tokens as tokens_module
-from taskflow.training.data.text import load_files
-from taskflow.training.data.token_file import on_disk
+from taskflow.training.data.text import load_files, on_disk
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limit on private memory is Linux's")
 
@@ -21,8 +20,8 @@ import json, resource, sys
 import numpy as np
 from taskflow.training import LanguageModelBatches, load_files
 from taskflow.training.data import tokens
-from taskflow.training.data import token_file
-tokens._CHUNK = token_file.PART = 1 << 16
+from taskflow.training.data import text
+tokens._CHUNK = text.PART = 1 << 16
 path, small, level, room = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 load_files([small], level=level)
 (used,) = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmData")]

@@ -13,8 +13,7 @@ from measured_quickly import watch
 import taskflow
 from taskflow.models import build
 from taskflow.runtime.transport.local import LocalTransport
-from taskflow.training.program.measured_choice import MeasuredStrategy, best, trial
-from taskflow.training.program.plan import plan
+from taskflow.training.program.plan import MeasuredStrategy, best, plan, trial
 
 GRAPH = build("RNNLM", batch=8, preset="small")
 MACHINE = taskflow.host(2)

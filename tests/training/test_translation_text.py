@@ -10,8 +10,8 @@ import pytest
 
 from taskflow.training.data.subwords import BEGIN, END, PAD, Subwords
 from taskflow.training.translation import text as translation
-from taskflow.training.translation.bleu import bleu
 from taskflow.training.translation.catalogues import catalogues, largest, pairs
+from taskflow.training.translation.evaluation import bleu
 from taskflow.training.translation.numbers import english, german, number_pairs
 from taskflow.training.translation.text import load_translation, parallel_text
 

@@ -10,9 +10,8 @@ from math import prod
 
 import numpy as np
 
-from taskflow.kernels.definitions.arrays import Array, Padding, Pair, put
+from taskflow.kernels.definitions.arrays import Array, Padding, Pair, put, taps
 from taskflow.kernels.definitions.products import ProductKernels
-from taskflow.kernels.definitions.windows import taps
 
 
 class ConvolutionKernels(ProductKernels):

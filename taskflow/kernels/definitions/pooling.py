@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from taskflow.kernels.definitions.arrays import Array, Padding, Pair, put
-from taskflow.kernels.definitions.windows import taps
+from taskflow.kernels.definitions.arrays import Array, Padding, Pair, put, taps
 
 
 class PoolingKernels:

@@ -3,7 +3,7 @@
 `take` hands over the library's functions before anything else is called. Arrays are float32. What a chain needs beside
 its arguments lies in one block of memory for the whole process, which grows to what the largest chain needs.
 taskflow/kernels/onednn/kernels.py decides which chain serves a kernel.
-The definition is kernels/reference.py; tests/kernels/test_onednn_kernels.py holds them equal.
+The definition is kernels/kernel_set.py; tests/kernels/test_onednn_kernels.py holds them equal.
 """
 
 import threading

@@ -17,7 +17,6 @@ from typing import Any
 from taskflow.collector import paused_collector
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
-from taskflow.models.huggingface.adapters import with_adapters
 from taskflow.models.huggingface.classes import class_of, one_line, why_not_built
 from taskflow.models.huggingface.contrastive import own_loss
 from taskflow.models.huggingface.parts import (
@@ -25,17 +24,18 @@ from taskflow.models.huggingface.parts import (
     require_no_other_part,
     require_one_tower,
     say_where_images_are,
+    sounds_for,
     take_part,
 )
 from taskflow.models.huggingface.patches import say_patches
 from taskflow.models.huggingface.replaced import (
     dtype_of,
+    missing_result,
     require_cross_entropy,
+    returning_none,
     say_what_is_replaced,
     without_choices_of_a_run,
 )
-from taskflow.models.huggingface.returned import missing_result, returning_none
-from taskflow.models.huggingface.sounds import sounds_for
 from taskflow.models.notes import note
 from taskflow.reading import short
 
@@ -288,3 +288,23 @@ def _known(transformers: Any, kind: str, entries: Mapping[str, Any]) -> set[str]
     except Exception as error:
         raise ValueError(f"hf: transformers {transformers.__version__} has no model_type {kind!r}") from error
     return {*plain.to_dict(), *plain.attribute_map, *entries} - {"use_cache"} | {"architectures"}
+
+
+def with_adapters(module: Any, rank: int) -> Any:
+    """Return a module whose dense layers, all but the one that gives the scores, have adapters of this ``rank``: LoRA, as peft has
+    it for ``target_modules="all-linear"`` without dropout (Hu et al., "LoRA: Low-rank adaptation of large language models", arXiv
+    2106.09685). Nothing else of it is trained. Changes the module. Raises ImportError without peft, and ValueError for a rank below
+    1 or a module that peft has no place for."""
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ValueError(f"hf: lora must be a rank, an integer of 1 or more, got {rank!r}")
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise ImportError("hf: lora needs peft: pip install peft") from error
+    asked = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what transformers will change
+            return get_peft_model(module, asked, autocast_adapter_dtype=False).base_model.model
+    except ValueError as error:
+        raise ValueError(f"hf: lora: {type(module).__name__}: {error}") from error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -147,3 +148,31 @@ def _reads(module: Any, key: str) -> bool:
         except (KeyError, OSError, TypeError):  # no source
             continue
     return False
+
+
+def missing_result(error: BaseException | None) -> str | None:
+    """Return the name of what forward has asked of a mapping of transformers that has no such entry, if an error comes of that."""
+    while error is not None:
+        if isinstance(error, AttributeError) and error.name is not None and _is_mapping(error.obj):
+            return error.name
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _is_mapping(value: Any) -> bool:
+    from transformers.utils.generic import ModelOutput
+
+    return isinstance(value, ModelOutput)
+
+
+@contextmanager
+def returning_none(name: str) -> Iterator[None]:
+    """Within the block, mappings of transformers that have no entry of that name have None for it."""
+    from transformers.utils.generic import ModelOutput
+
+    assert name not in vars(ModelOutput), name
+    setattr(ModelOutput, name, None)
+    try:
+        yield
+    finally:
+        delattr(ModelOutput, name)

@@ -248,23 +248,22 @@ class Context:
                 self.owned[weight.name] = (*there, (parameter, weight.turned))
         return result
 
+    def build(self, builder: Callable[..., Tensor], weights: Sequence[LayerWeight], *args: Any, **options: Any) -> Tensor:
+        """Add an operator by its builder, of arguments and of trained arrays: those of another layer if it has them."""
+        return self.own(builder(*args, **options, parameters=self.owners(*weights)), *weights)
+
     def parameter(self, weight: LayerWeight) -> Tensor:
         """Return a trained array as a tensor by itself."""
         held = self.tied(weight)
         kept = weight.turned if held is None else held[1]
         own = weight if kept == weight.turned else LayerWeight(weight.name, weight.array.T, kept)
-        result = ops.expand_weight(
-            self.graph, own.array.shape, own.array.shape, init=started(own.array), name=own.name, parameters=self.owners(own)
-        )
-        self.own(result, own)
+        shape = own.array.shape
+        result = self.build(ops.expand_weight, [own], self.graph, shape, shape, init=started(own.array), name=own.name)
         return result if own is weight else ops.transpose(result, 0, 1, name=f"{own.name}.turned")
 
-    def with_parameter(self, build: Callable[..., Tensor], x: Tensor, weight: LayerWeight, name: str = "") -> Tensor:
+    def with_parameter(self, builder: Callable[..., Tensor], x: Tensor, weight: LayerWeight) -> Tensor:
         """Combine a tensor and a trained array that is broadcast to its shape, as one operator."""
-        result = build(
-            x, weight.array.shape, init=started(weight.array), name=name or weight.name, parameters=self.owners(weight)
-        )
-        return self.own(result, weight)
+        return self.build(builder, [weight], x, weight.array.shape, init=started(weight.array), name=weight.name)
 
     def hold(self, tensor: Tensor, weight: LayerWeight) -> None:
         """Enter a lasting state, which begins with an array of the file, into the account."""

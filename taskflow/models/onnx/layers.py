@@ -1,4 +1,4 @@
-"""Handlers of ONNX operators that are layers: products with weights, convolutions, norms, poolings, embeddings."""
+"""Handlers of ONNX operators that are layers: products with weights, convolutions, norms, poolings, embeddings, LSTM and GRU."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import numpy as np
 from taskflow import operators as ops
 from taskflow.models.onnx.context import ArrayPart, Context, LayerWeight, Unknown, name_of, says
 from taskflow.models.onnx.resizing import chosen
+from taskflow.operators.gru import gru_layer
+from taskflow.operators.lstm import lstm_layer
+from taskflow.operators.recurrent import first_states
 from taskflow.operators.tensor import Tensor
 
 # ---- products --------------------------------------------------------------------------------------------------------------
@@ -23,8 +26,7 @@ def _product(c: Context, x: Tensor, weight: LayerWeight, name: str) -> Tensor:
     if held is not None and held[1] == weight.turned:  # another layer has it as it is read here
         letters = ascii_lowercase[: x.ndim]
         return ops.einsum(f"{letters},{letters[-1]}z->{letters[:-1]}z", x, c.parameter(weight), name=name)
-    y = ops.linear(x, weight.array.shape[1], False, name=name, parameters=c.owners(turned))
-    return c.own(y, turned)
+    return c.build(ops.linear, [turned], x, weight.array.shape[1], False, name=name)
 
 
 @says("MatMul")
@@ -57,7 +59,7 @@ def gemm(c: Context, node: Any) -> Tensor:
         own = (weight,) if bias is None else (weight, bias)
         shared = c.tied(weight) is not None and tuple((w.name, w.turned) for w in own) not in c.together
         if not shared and (bias is None or bias.array.shape == weight.array.shape[:1]):
-            return c.own(ops.linear(x, weight.array.shape[0], bias is not None, name=name, parameters=c.owners(*own)), *own)
+            return c.build(ops.linear, own, x, weight.array.shape[0], bias is not None, name=name)
         weight = LayerWeight(weight.name, weight.array.T, not weight.turned)
     if bias is None:
         return _product(c, x, weight, name)
@@ -103,11 +105,10 @@ def conv(c: Context, node: Any) -> Tensor:
         weight, pads = weight.part(ArrayPart((*weight.array.shape[:2], 1, weight.array.shape[2]))), [(0, 0), *pads]
         attrs |= {key: [1, *attrs[key]] for key in ("dilations", "kernel_shape", "strides")}
     own = (weight, c.weight(node, 2)) if c.has(node, 2) else (weight,)
-    y = ops.conv2d(
-        x, weight.array.shape[0], tuple(attrs["kernel_shape"]), tuple(attrs["strides"]), tuple(pads), tuple(attrs["dilations"]),
-        attrs["group"], len(own) > 1, name=name, parameters=c.owners(*own),
+    y = c.build(
+        ops.conv2d, own, x, weight.array.shape[0], tuple(attrs["kernel_shape"]), tuple(attrs["strides"]), tuple(pads),
+        tuple(attrs["dilations"]), attrs["group"], len(own) > 1, name=name,
     )
-    c.own(y, *own)
     return y if dims == 2 else ops.reshape(y, (*y.shape[:2], y.shape[3]), name=f"{name}.line")
 
 
@@ -160,9 +161,8 @@ def batch_norm(c: Context, node: Any) -> Tensor:
     if not attrs["spatial"]:
         raise Unknown("spatial=0 is not understood")
     scale, bias, mean, variance = (c.weight(node, number) for number in (1, 2, 3, 4))
-    own = scale, bias
-    y = ops.batch_norm(c.tensor(node, 0), attrs["epsilon"], 1.0 - attrs["momentum"], name=name_of(node), parameters=c.owners(*own))
-    c.own(y, *own)
+    rates = attrs["epsilon"], 1.0 - attrs["momentum"]
+    y = c.build(ops.batch_norm, [scale, bias], c.tensor(node, 0), *rates, name=name_of(node))
     for tensor, weight in zip(c.graph.nodes[y.node].inputs[2:], (mean, variance)):
         c.hold(tensor, weight)
     c.left_out |= {name: "statistics that a BatchNormalization returns" for name in node.output[1:] if name}
@@ -177,7 +177,7 @@ def layer_norm(c: Context, node: Any) -> Tensor:
         raise Unknown("only over the last dimension, with scale and bias")
     own = c.weight(node, 1), c.weight(node, 2)
     c.left_out |= {name: "statistics that a LayerNormalization returns" for name in node.output[1:] if name}
-    return c.own(ops.layer_norm(x, attrs["epsilon"], name=name_of(node), parameters=c.owners(*own)), *own)
+    return c.build(ops.layer_norm, own, x, attrs["epsilon"], name=name_of(node))
 
 
 @says("InstanceNormalization", "GroupNormalization")
@@ -187,8 +187,7 @@ def group_norm(c: Context, node: Any) -> Tensor:
     own = c.weight(node, 1), c.weight(node, 2)
     if own[0].array.shape != x.shape[1:2]:
         raise Unknown("a scale for each group, as before opset 21; export with that")
-    y = ops.group_norm(x, attrs["num_groups"] or x.shape[1], attrs["epsilon"], name=name, parameters=c.owners(*own))
-    return c.own(y, *own)
+    return c.build(ops.group_norm, own, x, attrs["num_groups"] or x.shape[1], attrs["epsilon"], name=name)
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------------------
@@ -206,8 +205,7 @@ def gather(c: Context, node: Any) -> Tensor:
         if held is None or held[1] == rows.turned:
             if at is not None and at.min() < 0:
                 c.arrays[node.input[1]] = at % rows.array.shape[0]
-            y = ops.embedding(c.tensor(node, 1), *rows.array.shape, name=name_of(node), parameters=c.owners(rows))
-            return c.own(y, rows)
+            return c.build(ops.embedding, [rows], c.tensor(node, 1), *rows.array.shape, name=name_of(node))
     at, x = c.constant(node, 1), c.tensor(node, 0)
     axis %= x.ndim
     if at is None or at.size != 1:
@@ -226,3 +224,84 @@ def flatten(c: Context, node: Any) -> Tensor:
     axis, x = c.attributes(node, axis=1)["axis"], c.tensor(node, 0)
     axis += x.ndim if axis < 0 else 0
     return ops.reshape(x, (prod(x.shape[:axis]), -1), name=name_of(node))
+
+
+GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
+"""Where ours are among theirs: input, output, forget, cell; update, reset, hidden."""
+
+
+@says("LSTM", "GRU")
+def recurrent(c: Context, node: Any) -> tuple[Tensor, ...]:
+    """A layer over (T, N, I), in one direction or in both: y (T, directions, N, H), and its last states (directions, N, H)."""
+    kind, name, order = node.op_type, name_of(node), GATES[node.op_type]
+    attrs = c.attributes(
+        node, direction="forward", hidden_size=None, layout=0, activations=None, **(
+            {"input_forget": 0} if kind == "LSTM" else {"linear_before_reset": 0}
+        ),
+    )
+    _require_usual(c, node, attrs)
+    ways = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[attrs["direction"]]
+    x, w, r, b = c.tensor(node, 0), c.weight(node, 1), c.weight(node, 2), c.weight(node, 3)
+    hidden, gates = r.array.shape[2], len(order)
+    x = ops.transpose(x, 0, 1, name=f"{name}.samples")
+    shape = (x.shape[0], hidden)
+    states = [_first(c, node, number, len(ways)) for number in range(5, 5 + (2 if kind == "LSTM" else 1))]
+    each: list[tuple[Tensor, ...]] = []
+    for way, reverse in enumerate(ways):
+        at = f"{name}.way{way}" if len(ways) > 1 else name
+        both = (gates, hidden)
+        own = [
+            w.part(ArrayPart((*both, x.shape[2]), way, order=order)), r.part(ArrayPart((*both, hidden), way, order=order)),
+            b.part(ArrayPart(both, way, 0, gates * hidden, order)), b.part(ArrayPart(both, way, gates * hidden, None, order)),
+        ]
+        start = [
+            first_states(c.graph, shape, x.dtype, [f"{at}.state{k}"])[0] if given is None
+            else ops.select(given, 0, way, name=f"{at}.state{k}") for k, given in enumerate(states)
+        ]
+        each.append(_layer(kind, x, hidden, start, reverse, at))
+        c.own(each[-1][0], *own)
+    ends = [_joined([part[k] for part in each], 0, f"{name}.last{k}") for k in range(1, 1 + len(states))]
+    rows = [ops.transpose(part[0], 0, 1, name=f"{name}.steps{i}") for i, part in enumerate(each)]
+    return (_joined(rows, 1, f"{name}.both"), *ends)
+
+
+def _layer(kind: str, x: Tensor, hidden: int, start: list[Tensor], reverse: bool, name: str) -> tuple[Tensor, ...]:
+    if kind == "LSTM":
+        return lstm_layer(x, hidden, (start[0], start[1]), reverse=reverse, name=name)
+    return gru_layer(x, hidden, start[0], reverse=reverse, name=name)
+
+
+def _joined(parts: list[Tensor], dim: int, name: str) -> Tensor:
+    """Tensors along a new dimension of the directions."""
+    alone = [ops.reshape(p, (*p.shape[:dim], 1, *p.shape[dim:]), name=f"{name}.{i}") for i, p in enumerate(parts)]
+    return alone[0] if len(alone) == 1 else ops.concat(alone, dim, name=name)
+
+
+def _first(c: Context, node: Any, number: int, ways: int) -> Tensor | None:
+    """The first states (directions, N, H) that a node is given; None for zeros."""
+    if not c.has(node, number):
+        return None
+    known = c.arrays.get(node.input[number])
+    if known is not None and not known.any():
+        c.constant(node, number)
+        return None
+    return c.tensor(node, number)
+
+
+def _require_usual(c: Context, node: Any, attrs: dict[str, Any]) -> None:
+    """Raise Unknown for what PyTorch's exporter does not write."""
+    usual = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}[node.op_type]
+    given = [text.decode(errors="backslashreplace") if isinstance(text, bytes) else text for text in attrs["activations"] or ()]
+    if given not in ([], usual, usual * 2):
+        raise Unknown(f"activations {given}; only {usual}")
+    if attrs["layout"] or attrs.get("input_forget") or attrs.get("linear_before_reset") == 0:
+        raise Unknown("layout and input_forget must be 0, and linear_before_reset 1")
+    if c.has(node, 4):
+        lengths = c.arrays.get(node.input[4])
+        if lengths is None or (lengths != (c.shape(node, 0) or (0,))[0]).any():
+            raise Unknown("sequence_lens: each sample has a length of its own; pad the sequences and leave it out")
+        c.constant(node, 4)
+    if c.has(node, 7):
+        raise Unknown("peepholes have no counterpart")
+    if not c.has(node, 3):
+        raise Unknown("only with biases")

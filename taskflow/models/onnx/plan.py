@@ -95,19 +95,8 @@ def specs_of(node: Node, config: OpConfig) -> Iterator[Spec]:
     more than one dimension is given as a whole, on all devices of the operator."""
     cut = [i for i, k in enumerate(config.degrees) if k > 1]
     of_dims = {i: links(node, i, config.degrees[i], {}) for i in cut}
-    groups: Sequence[tuple[str, Sequence[Any]]] = (
-        ("inputs", node.inputs), ("weights", node.parameters), ("outputs", node.outputs)
-    )
-    seen: set[str] = set()
-    for group, tensors in groups:
-        for number, tensor in enumerate(tensors):
-            if tensor.name not in seen:
-                seen.add(tensor.name)
-                yield _spec(config, tensor.name, tensor.shape, {i: _axis(of, group, number) for i, of in of_dims.items()})
-
-
-def _axis(of: CutLinks, group: str, number: int) -> int:
-    return int(getattr(of, group)[number])
+    for tensor, axes in _axes_of(node, of_dims):
+        yield _spec(config, tensor.name, tensor.shape, axes)
 
 
 def _spec(config: OpConfig, name: str, shape: Sequence[int], axes: dict[int, int]) -> Spec:
@@ -144,7 +133,7 @@ def config_of(node: Node, specs: Sequence[Spec]) -> OpConfig | None:
         processors = []
         for color in product(*map(range, degrees)):
             having: set[int] | None = None
-            for (_, parts, devices), axes in zip(wanted, _axes_of(node, of_dims)):
+            for (_, parts, devices), (_, axes) in zip(wanted, _axes_of(node, of_dims)):
                 index, clear = [0] * len(parts), all(axis >= 0 for axis in axes.values() if axis != FREE)
                 for dim, axis in axes.items():
                     if clear and axis != FREE:
@@ -167,8 +156,8 @@ def _seen(node: Node, dim: int, degree: int) -> bool:
     return any(axis >= 0 for axis in (*of.inputs, *of.weights, *of.outputs))
 
 
-def _axes_of(node: Node, of_dims: dict[int, CutLinks]) -> Iterator[dict[int, int]]:
-    """For each tensor, in the order of `specs_of`, the dimension that is cut with each of the operator's dimensions."""
+def _axes_of(node: Node, of_dims: dict[int, CutLinks]) -> Iterator[tuple[Any, dict[int, int]]]:
+    """Each tensor once, in the order of `specs_of`, and the dimension that is cut with each of the operator's dimensions."""
     seen: set[str] = set()
     groups: Sequence[tuple[str, Sequence[Any]]] = (
         ("inputs", node.inputs), ("weights", node.parameters), ("outputs", node.outputs)
@@ -177,7 +166,7 @@ def _axes_of(node: Node, of_dims: dict[int, CutLinks]) -> Iterator[dict[int, int
         for number, tensor in enumerate(tensors):
             if tensor.name not in seen:
                 seen.add(tensor.name)
-                yield {i: _axis(of, group, number) for i, of in of_dims.items()}
+                yield tensor, {i: int(getattr(of, group)[number]) for i, of in of_dims.items()}
 
 
 # ---- ONNX's messages -----------------------------------------------------------------------------------------------------------

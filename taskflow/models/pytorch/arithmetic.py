@@ -38,9 +38,7 @@ def _with_parameter(build: Callable[..., Tensor], a: Any, b: Any) -> Tensor | No
         return None
     if any(mine not in (1, other) for mine, other in zip(held.shape, x.shape[x.ndim - len(held.shape) :])):
         return None
-    at = held.site
-    result = build(x, held.shape, init=started(held.tensor), name=at.name, parameters=at.shared(held.tensor))
-    return at.own(result, held.tensor)
+    return held.site.build(build, [held.tensor], x, held.shape, init=started(held.tensor))
 
 
 def _two(name: str, a: Any, b: Any) -> tuple[Any, Any]:

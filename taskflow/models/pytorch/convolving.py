@@ -36,20 +36,19 @@ def of_rows(site: Site, m: Any, x: Tensor, output_size: Any = None) -> Any:
     if x.ndim != 3:
         raise Unsupported("one sample alone, without a dimension of samples, is not supported")
     images = ops.reshape(x, (*x.shape[:2], 1, x.shape[2]), name=f"{site.name}.rows")
-    bias, own = m.bias is not None, site.shared(m.weight, m.bias)
+    bias, own = m.bias is not None, [m.weight, m.bias]
     if m.transposed:
         require(output_size is None, "output_size in the call is not supported; give output_padding instead")
         (pad,) = padding_of(m)
-        y = ops.conv_transpose2d(
-            images, m.out_channels, (1, *m.kernel_size), (1, *m.stride), (0, pad[0]), (0, *m.output_padding), m.groups, bias,
-            (1, *m.dilation), name=site.name, parameters=own,
+        y = site.build(
+            ops.conv_transpose2d, own, images, m.out_channels, (1, *m.kernel_size), (1, *m.stride), (0, pad[0]),
+            (0, *m.output_padding), m.groups, bias, (1, *m.dilation),
         )
     else:
-        y = ops.conv2d(
-            images, m.out_channels, (1, *m.kernel_size), (1, *m.stride), ((0, 0), *padding_of(m)), (1, *m.dilation), m.groups,
-            bias, name=site.name, parameters=own,
+        y = site.build(
+            ops.conv2d, own, images, m.out_channels, (1, *m.kernel_size), (1, *m.stride), ((0, 0), *padding_of(m)),
+            (1, *m.dilation), m.groups, bias,
         )
-    site.own(y, m.weight, m.bias)
     return ops.reshape(y, (*y.shape[:2], y.shape[3]), name=f"{site.name}.line")
 
 
@@ -74,11 +73,8 @@ def of_volumes(site: Site, m: nn.Conv3d, x: Tensor) -> Any:
         x = ops.concat(alone, 3, name=f"{site.name}.windows")
     x = ops.transpose(x, 1, 2, name=f"{site.name}.turned")
     x = ops.reshape(x, (samples * count, channels * deep, *image), name=f"{site.name}.images")
-    y = ops.conv2d(
-        x, m.out_channels, kernel, strides, edges, dilation, m.groups, m.bias is not None, name=site.name,
-        parameters=site.shared(m.weight, m.bias),
-    )
-    site.own(y, m.weight, m.bias)
+    sizes = (m.out_channels, kernel, strides, edges, dilation, m.groups)
+    y = site.build(ops.conv2d, [m.weight, m.bias], x, *sizes, m.bias is not None)
     y = ops.reshape(y, (samples, count, *y.shape[1:]), name=f"{site.name}.volumes")
     return ops.transpose(y, 1, 2, name=f"{site.name}.channels")
 

@@ -122,8 +122,7 @@ def scaled_experts(site: Site, m: Any, hidden_states: Tensor) -> tuple[Tensor, T
     tokens = rows.shape[1]
 
     def linear(x: Tensor, part: nn.Linear, path: str) -> Tensor:
-        at = site.below(path)
-        return at.own(ops.linear(x, part.out_features, False, name=at.name, parameters=at.shared(part.weight)), part.weight)
+        return site.below(path).build(ops.linear, [part.weight], x, part.out_features, False)
 
     scores = linear(rows, router, "router")
     best, chosen = ops.top_k(scores, m.top_k, name=f"{site.name}.router.top_k")

@@ -25,6 +25,7 @@ from taskflow.models.pytorch import (  # noqa: F401  they fill the registry
     shaping,
 )
 from taskflow.models.pytorch.complex_numbers import OF_COMPLEX, Complex, complex_call, is_complex_call
+from taskflow.models.pytorch.converting import computed_in, narrowed, type_of, widened
 from taskflow.models.pytorch.convolving import as_planes
 from taskflow.models.pytorch.draws import standard
 from taskflow.models.pytorch.experts import layout_of
@@ -52,7 +53,6 @@ from taskflow.models.pytorch.registry import (
 from taskflow.models.pytorch.shadow import Shadow, without_numbers
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require, require_shape
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, beside, leaves, mapped
-from taskflow.models.pytorch.types import computed_in, narrowed, type_of, widened
 from taskflow.models.pytorch.weights import shapes_of
 from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Parameter, Tensor

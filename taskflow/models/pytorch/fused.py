@@ -6,19 +6,58 @@ networks keep no more than backward reads. What is matched here is their formula
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.causal import causal_softmax
+from taskflow.models.pytorch.arithmetic import add
+from taskflow.models.pytorch.attention_masks import causal_bias, fixed_mask
 from taskflow.models.pytorch.look import Fusion, Look, other_operand
+from taskflow.models.pytorch.masks import lowest_score
 from taskflow.models.pytorch.placing import picked, placed
 from taskflow.models.pytorch.recipes import SAME
-from taskflow.models.pytorch.registry import Again, number_of
+from taskflow.models.pytorch.registry import Again, name_of_type, number_of
 from taskflow.models.pytorch.rotating import by_complex_numbers, by_halves, by_neighbours, by_parts
 from taskflow.models.pytorch.sinks import attention_with_sinks
 from taskflow.models.pytorch.site import Held
-from taskflow.models.pytorch.steps import Ref, TorchRecording, TorchStep
+from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep
 from taskflow.operators.tensor import Tensor
+
+
+def causal_softmax(look: Look, step: TorchStep) -> Fusion | None:
+    """Match ``softmax(scores.masked_fill(mask, lowest))`` and ``softmax(scores + mask)``."""
+    if step.kind != "function" or step.name != "softmax" or not step.args or step.values[0].ndim < 2:
+        return None
+    dim = step.kwargs.get("dim", step.args[1] if len(step.args) > 1 else None)
+    inside = {step.number}
+    hiding = look.step(look.source(step.args[0], inside), "masked_fill", "add")
+    if hiding is None or dim not in (-1, step.values[0].ndim - 1) or hiding.kwargs or not isinstance(hiding.args[0], Ref):
+        return None
+    scores, mask = hiding.args[0], hiding.args[1]
+    number = number_of(hiding.args[2]) if len(hiding.args) == 3 else -math.inf
+    if not isinstance(mask, Fixed) or number is None or look.shape(scores) != tuple(step.values[0].shape):
+        return None
+    rows, columns = look.shape(scores)[-2:]
+    added = hiding.name == "add"
+    if rows != columns or added is not mask.tensor.is_floating_point():
+        return None
+    inside.add(hiding.number)
+
+    def build(name: str, value: Any) -> Any:
+        if not isinstance(value, Tensor) or number > lowest_score(value.dtype):
+            return None
+        rest, hides_later, window = fixed_mask(mask, rows, columns, allowed=False)
+        if window is not None:
+            return None
+        if rest is not None:
+            bias = causal_bias(mask, rows, columns)
+            if bias is None:
+                return None
+            value, hides_later = add(f"{name}.biased", value, bias), True
+        wide = ops.cast(value, name_of_type(step.values[0].dtype), name=f"{name}.wide")
+        return ops.softmax(wide, -1, causal=hides_later, name=name)
+
+    return Fusion(frozenset(inside), (scores,), build)
 
 
 def fusions_of(recording: TorchRecording, module: Any) -> dict[int, Fusion]:
@@ -98,9 +137,7 @@ def _weighted(look: Look, last: TorchStep, x: Ref, eps: float, inside: set[int])
             return None
         if not held.site.name.endswith(".weight"):
             return None
-        site = held.layer
-        result = ops.rms_norm(value, eps, offset=offset, name=site.name, parameters=site.shared(held.tensor))
-        return site.own(result, held.tensor)
+        return held.layer.build(ops.rms_norm, [held.tensor], value, eps, offset=offset)
 
     return Fusion(frozenset(inside), (x, weight), build)
 
@@ -179,20 +216,7 @@ def _again(look: Look, step: TorchStep) -> Fusion | None:
     return Fusion(inside, (x,), lambda name, value: Again(value, times, name), True)
 
 
-# ---- features put where a token is, and taken from there -----------------------------------------------------------------------
-
-
-def _placed(look: Look, step: TorchStep) -> Fusion | None:
-    found = placed(look, step)
-    return None if found is None else Fusion(*found)
-
-
-def _picked(look: Look, step: TorchStep) -> Fusion | None:
-    found = picked(look, step)
-    return None if found is None else Fusion(*found)
-
-
 MATCHES = (
     _rms_norm, by_halves, by_neighbours, by_parts, by_complex_numbers, attention_with_sinks, causal_softmax, _swiglu, _again,
-    _placed, _picked,
+    placed, picked,
 )

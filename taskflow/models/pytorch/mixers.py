@@ -48,24 +48,19 @@ def mixer(site: Site, m: Any, hidden_states: Tensor, cache: None = None, attenti
         ("dt_layernorm", "b_layernorm", "c_layernorm"), parts
     ))
     steps = _linear(site.below("dt_proj"), m.dt_proj, low)
-    y = ops.selective_scan(x, steps, b, c, name=site.name, parameters=site.shared(m.A_log, m.D))
-    y = ops.swiglu(gate, site.own(y, m.A_log, m.D), name=f"{site.name}.gated")
+    y = ops.swiglu(gate, site.build(ops.selective_scan, [m.A_log, m.D], x, steps, b, c), name=f"{site.name}.gated")
     return _linear(site.below("out_proj"), m.out_proj, y)
 
 
 def _linear(site: Site, m: nn.Linear, x: Tensor) -> Tensor:
-    y = ops.linear(x, m.out_features, m.bias is not None, name=site.name, parameters=site.shared(m.weight, m.bias))
-    return site.own(y, m.weight, m.bias)
+    return site.build(ops.linear, [m.weight, m.bias], x, m.out_features, m.bias is not None)
 
 
 def _filtered(site: Site, m: nn.Conv1d, x: Tensor) -> Tensor:
     (kernel,) = m.kernel_size
     plain = m.groups == m.in_channels == m.out_channels and m.padding == (kernel - 1,) and m.stride == m.dilation == (1,)
     require(plain and m.padding_mode == "zeros", "its convolution is not one filter for each channel that looks back only")
-    y = ops.causal_conv1d(
-        x, kernel, m.bias is not None, silu=True, name=site.name, parameters=site.shared(m.weight, m.bias)
-    )
-    return site.own(y, m.weight, m.bias)
+    return site.build(ops.causal_conv1d, [m.weight, m.bias], x, kernel, m.bias is not None, silu=True)
 
 
 def _normed(site: Site, m: Any, x: Tensor) -> Tensor:
@@ -74,7 +69,7 @@ def _normed(site: Site, m: Any, x: Tensor) -> Tensor:
         return x
     if not isinstance(m.weight, nn.Parameter):  # ones, which nothing reads
         return normalised(site.name, x, 1, m.eps, centred=False)
-    return site.own(ops.rms_norm(x, m.variance_epsilon, name=site.name, parameters=site.shared(m.weight)), m.weight)
+    return site.build(ops.rms_norm, [m.weight], x, m.variance_epsilon)
 
 
 def without_numbers(m: nn.Module, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:

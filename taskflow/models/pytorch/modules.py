@@ -14,8 +14,7 @@ from taskflow.models.pytorch.arithmetic import add
 from taskflow.models.pytorch.convolving import of_rows, of_volumes, padding_of
 from taskflow.models.pytorch.dropping import is_drop_path
 from taskflow.models.pytorch.experts import SCALED, experts, is_experts, scaled_experts
-from taskflow.models.pytorch.filters import windows
-from taskflow.models.pytorch.folding import fold_layer
+from taskflow.models.pytorch.filters import fold_layer, windows
 from taskflow.models.pytorch.mixers import is_mixer, mixer
 from taskflow.models.pytorch.multihead import multihead
 from taskflow.models.pytorch.normalising import affine, normalised, normalised_groups
@@ -34,17 +33,14 @@ Made = Any  # a Tensor, or a tuple of them where the module returns one
 
 def _linear(site: Site, m: nn.Linear, x: Tensor) -> Made:
     if m.bias is not None and site.has(m.weight) and not site.has(m.bias):  # a table of embeddings under the scores, with biases
-        y = ops.linear(x, m.out_features, False, name=f"{site.name}.product", parameters=site.shared(m.weight))
-        return add(site.name, site.own(y, m.weight), _held(site, m, "bias"))
-    shared = site.shared(m.weight, m.bias)
-    y = ops.linear(x, m.out_features, m.bias is not None, name=site.name, parameters=shared)
-    return site.own(y, m.weight, m.bias)
+        y = site.build(ops.linear, [m.weight], x, m.out_features, False, name=f"{site.name}.product")
+        return add(site.name, y, _held(site, m, "bias"))
+    return site.build(ops.linear, [m.weight, m.bias], x, m.out_features, m.bias is not None)
 
 
 def _conv1d(site: Site, m: Any, x: Tensor) -> Made:
     """Hugging Face's linear layer; `weights_of` turns its weight round."""
-    y = ops.linear(x, m.nf, name=site.name, parameters=site.shared(m.weight, m.bias))
-    return site.own(y, m.weight, m.bias)
+    return site.build(ops.linear, [m.weight, m.bias], x, m.nf)
 
 
 def _conv2d(site: Site, m: nn.Conv2d, x: Tensor) -> Made:
@@ -53,21 +49,14 @@ def _conv2d(site: Site, m: nn.Conv2d, x: Tensor) -> Made:
     else:
         x = padded(f"{site.name}.padded", x, m._reversed_padding_repeated_twice, m.padding_mode)
         padding = 0
-    y = ops.conv2d(
-        x, m.out_channels, m.kernel_size, m.stride, padding, m.dilation, m.groups, m.bias is not None, name=site.name,
-        parameters=site.shared(m.weight, m.bias),
-    )
-    return site.own(y, m.weight, m.bias)
+    sizes = (m.out_channels, m.kernel_size, m.stride, padding, m.dilation, m.groups)
+    return site.build(ops.conv2d, [m.weight, m.bias], x, *sizes, m.bias is not None)
 
 
 def _conv_transpose2d(site: Site, m: nn.ConvTranspose2d, x: Tensor, output_size: Any = None) -> Made:
     require(output_size is None, "output_size in the call is not supported; give output_padding instead")
-    padding: Any = m.padding
-    y = ops.conv_transpose2d(
-        x, m.out_channels, m.kernel_size, m.stride, padding, m.output_padding, m.groups, m.bias is not None, m.dilation,
-        name=site.name, parameters=site.shared(m.weight, m.bias),
-    )
-    return site.own(y, m.weight, m.bias)
+    sizes = (m.out_channels, m.kernel_size, m.stride, m.padding, m.output_padding, m.groups)
+    return site.build(ops.conv_transpose2d, [m.weight, m.bias], x, *sizes, m.bias is not None, m.dilation)
 
 
 def _batch_norm(site: Site, m: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Made:
@@ -82,8 +71,7 @@ def _batch_norm(site: Site, m: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Ma
 
 def _layer_norm(site: Site, m: Any, x: Tensor) -> Made:
     if len(m.normalized_shape) == 1 and m.weight is not None and m.bias is not None:
-        y = ops.layer_norm(x, m.eps, name=site.name, parameters=site.shared(m.weight, m.bias))
-        return site.own(y, m.weight, m.bias)
+        return site.build(ops.layer_norm, [m.weight, m.bias], x, m.eps)
     y = normalised(site.name, x, len(m.normalized_shape), m.eps, centred=True)
     return affine(site.name, y, _held(site, m, "weight"), _held(site, m, "bias"))
 
@@ -91,7 +79,7 @@ def _layer_norm(site: Site, m: Any, x: Tensor) -> Made:
 def _rms_norm(site: Site, m: Any, x: Tensor) -> Made:
     least = least_step(x.dtype) if m.eps is None else m.eps
     if len(m.normalized_shape) == 1 and m.weight is not None and x.ndim > 1:
-        return site.own(ops.rms_norm(x, least, name=site.name, parameters=site.shared(m.weight)), m.weight)
+        return site.build(ops.rms_norm, [m.weight], x, least)
     y = normalised(site.name, x, len(m.normalized_shape), least, centred=False)
     return affine(site.name, y, _held(site, m, "weight"), None)
 
@@ -103,18 +91,18 @@ def _held(site: Site, m: Any, name: str) -> Held | None:
 
 
 def _group_norm(site: Site, m: nn.GroupNorm, x: Tensor) -> Made:
-    if not m.affine:
-        return normalised_groups(site.name, x, m.num_groups, m.eps)
-    y = ops.group_norm(x, m.num_groups, m.eps, name=site.name, parameters=site.shared(m.weight, m.bias))
-    return site.own(y, m.weight, m.bias)
+    return _by_groups(site, m, x, m.num_groups)
 
 
 def _instance_norm(site: Site, m: Any, x: Tensor) -> Made:
     require(not m.track_running_stats, "track_running_stats is not supported: evaluation would use other statistics")
+    return _by_groups(site, m, x, x.shape[1])
+
+
+def _by_groups(site: Site, m: Any, x: Tensor, groups: int) -> Made:
     if not m.affine:
-        return normalised_groups(site.name, x, x.shape[1], m.eps)
-    y = ops.group_norm(x, x.shape[1], m.eps, name=site.name, parameters=site.shared(m.weight, m.bias))
-    return site.own(y, m.weight, m.bias)
+        return normalised_groups(site.name, x, groups, m.eps)
+    return site.build(ops.group_norm, [m.weight, m.bias], x, groups, m.eps)
 
 
 def _embedding(site: Site, m: nn.Embedding, x: Tensor) -> Made:
@@ -122,11 +110,8 @@ def _embedding(site: Site, m: nn.Embedding, x: Tensor) -> Made:
     wrong = [f"{name}={value!r}" for name, value in options.items() if value is not None and value is not False]
     require(not wrong, f"max_norm, sparse and scale_grad_by_freq are not supported, got {', '.join(wrong)}")
     row = m.padding_idx
-    y = ops.embedding(
-        x, m.num_embeddings, m.embedding_dim, padding=row if row is None or row >= 0 else m.num_embeddings + row,
-        name=site.name, parameters=site.shared(m.weight),
-    )
-    return site.own(y, m.weight)
+    padding = row if row is None or row >= 0 else m.num_embeddings + row
+    return site.build(ops.embedding, [m.weight], x, m.num_embeddings, m.embedding_dim, padding=padding)
 
 
 def _dropout(site: Site, m: nn.Dropout, x: Tensor) -> Made:
@@ -142,18 +127,6 @@ def stochastic_depth(site: Site, m: Any, x: Tensor) -> Made:
 def _drop_path(site: Site, m: Any, x: Tensor) -> Made:
     require(getattr(m, "scale_by_keep", True), "scale_by_keep must be True")
     return ops.stochastic_depth(x, m.drop_prob, name=site.name) if m.drop_prob and site.training else x
-
-
-def _gelu(site: Site, m: nn.GELU, x: Tensor) -> Made:
-    return ops.gelu(x, m.approximate, name=site.name)
-
-
-def _leaky_relu(site: Site, m: nn.LeakyReLU, x: Tensor) -> Made:
-    return ops.leaky_relu(x, m.negative_slope, name=site.name)
-
-
-def _silu(site: Site, m: Any, x: Tensor) -> Made:
-    return ops.silu(x, name=site.name)
 
 
 def _hardtanh(site: Site, m: nn.Hardtanh, x: Tensor) -> Made:
@@ -230,17 +203,22 @@ def _unflatten(site: Site, m: Any, x: Tensor) -> Made:
 
 
 LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
-    **ACTIVATIONS, **PADDING, nn.Linear: _linear, nn.Conv2d: _conv2d, nn.ConvTranspose2d: _conv_transpose2d, nn.BatchNorm1d:
-    _batch_norm, nn.Conv1d: of_rows, nn.ConvTranspose1d: of_rows, nn.Conv3d: of_volumes, nn.BatchNorm3d: _batch_norm,
-    nn.InstanceNorm1d: _instance_norm, nn.InstanceNorm2d: _instance_norm, nn.InstanceNorm3d: _instance_norm,
-    nn.MaxPool1d: _pool1d, nn.AvgPool1d: _pool1d, nn.PixelShuffle: pixel_shuffle, nn.PixelUnshuffle: pixel_unshuffle,
-    nn.ChannelShuffle: channel_shuffle, nn.GRU: recurrent, nn.BatchNorm2d: _batch_norm, nn.LayerNorm: _layer_norm,
-    nn.GroupNorm: _group_norm, nn.Embedding: _embedding, nn.LSTM: recurrent, nn.MultiheadAttention: multihead,
-    nn.RMSNorm: _rms_norm, nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu, nn.Softmax:
-    _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
-    nn.AdaptiveAvgPool1d: _adaptive_avg_pool1d, nn.Flatten: _flatten, nn.Unflatten: _unflatten, nn.Upsample: upsample,
-    nn.Unfold: _unfold, nn.Fold: fold_layer, nn.UpsamplingNearest2d: upsample,
-    nn.UpsamplingBilinear2d: upsample, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
+    **ACTIVATIONS, **PADDING,
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), _batch_norm),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _instance_norm),
+    **dict.fromkeys((nn.Conv1d, nn.ConvTranspose1d), of_rows), **dict.fromkeys((nn.MaxPool1d, nn.AvgPool1d), _pool1d),
+    **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), upsample),
+    **dict.fromkeys((nn.LSTM, nn.GRU), recurrent), **dict.fromkeys((nn.Hardtanh, nn.ReLU6), _hardtanh),
+    nn.Linear: _linear, nn.Conv2d: _conv2d, nn.ConvTranspose2d: _conv_transpose2d, nn.Conv3d: of_volumes,
+    nn.LayerNorm: _layer_norm, nn.GroupNorm: _group_norm, nn.RMSNorm: _rms_norm, nn.Embedding: _embedding,
+    nn.MultiheadAttention: multihead, nn.Dropout: _dropout, nn.Softmax: _softmax,
+    nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
+    nn.AdaptiveAvgPool1d: _adaptive_avg_pool1d, nn.Flatten: _flatten, nn.Unflatten: _unflatten, nn.Unfold: _unfold,
+    nn.Fold: fold_layer, nn.PixelShuffle: pixel_shuffle, nn.PixelUnshuffle: pixel_unshuffle,
+    nn.ChannelShuffle: channel_shuffle,
+    nn.GELU: lambda site, m, x: ops.gelu(x, m.approximate, name=site.name),
+    nn.LeakyReLU: lambda site, m, x: ops.leaky_relu(x, m.negative_slope, name=site.name),
+    nn.SiLU: lambda site, m, x: ops.silu(x, name=site.name),
     nn.Hardsigmoid: lambda site, m, x: ops.hardsigmoid(x, name=site.name),
     nn.Hardswish: lambda site, m, x: ops.hardswish(x, name=site.name),
     nn.Identity: lambda site, m, x: x,

@@ -11,18 +11,18 @@ import torch
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.registry import array_of, number_of
-from taskflow.models.pytorch.site import require
+from taskflow.models.pytorch.calls import INDEX_ASSIGNMENT, WITHOUT_SHAPE
+from taskflow.models.pytorch.look import Fusion, Look, function_at
+from taskflow.models.pytorch.registry import FUNCTIONS, array_of, number_of
+from taskflow.models.pytorch.site import Unsupported, require
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchStep
 from taskflow.operators.embedding import Embedding
 from taskflow.operators.tensor import Tensor
 
-Found = tuple[frozenset[int], tuple[Ref, ...], Callable[..., Any]]
 
-
-def placed(look: Any, step: TorchStep) -> Found | None:
-    """Return what a `Fusion` of ``x.masked_scatter(tokens == token, rows)`` consists of, where the mask is the same for all
-    features; None for another step. The rows may have been taken apart by samples, and joined.
+def placed(look: Look, step: TorchStep) -> Fusion | None:
+    """Match ``x.masked_scatter(tokens == token, rows)``, where the mask is the same for all features. The rows may have been taken
+    apart by samples, and joined.
 
     PyTorch takes rows for all samples one after the other; here each sample has its own, equally many. What transformers checks,
     that there are as many places as rows, and the operator's own check that no sample has more, make that the same.
@@ -49,7 +49,7 @@ def placed(look: Any, step: TorchStep) -> Found | None:
             return None
         return put_rows(name, input, tokens, token, rows, adds)
 
-    return frozenset(inside), (x, tokens, rows), build
+    return Fusion(frozenset(inside), (x, tokens, rows), build)
 
 
 def put_rows(name: str, input: Tensor, tokens: Tensor, token: int, rows: Tensor, adds: bool = False) -> Tensor:
@@ -114,10 +114,9 @@ def _whole(look: Any, rows: Ref, inside: set[int]) -> Ref:
 # ---- x[arange(N), tokens.argmax(-1)] -------------------------------------------------------------------------------------------
 
 
-def picked(look: Any, step: TorchStep) -> Found | None:
-    """Return what a `Fusion` of ``x[arange(N), where]`` consists of, where ``where`` is ``tokens.argmax(-1)`` or
-    ``(tokens == token).int().argmax(-1)``: of each sample the features at its largest token, or where it first has one. None for
-    another step."""
+def picked(look: Look, step: TorchStep) -> Fusion | None:
+    """Match ``x[arange(N), where]``, where ``where`` is ``tokens.argmax(-1)`` or
+    ``(tokens == token).int().argmax(-1)``: of each sample the features at its largest token, or where it first has one."""
     if step.kind != "function" or step.name != "getitem" or len(step.args) != 2 or step.values[0].ndim != 2:
         return None
     x, index = step.args
@@ -146,7 +145,7 @@ def picked(look: Any, step: TorchStep) -> Found | None:
         where = ops.reshape(ops.argmax(here, name=f"{name}.where"), (samples, 1), name=f"{name}.one")
         return ops.reshape(ops.gather(input, where, name=f"{name}.row"), (samples, input.shape[2]), name=name)
 
-    return frozenset(inside), (x, tokens), build
+    return Fusion(frozenset(inside), (x, tokens), build)
 
 
 def _integers(look: Any, value: Any, inside: set[int]) -> Any:
@@ -155,3 +154,62 @@ def _integers(look: Any, value: Any, inside: set[int]) -> Any:
         inside.add(step.number)
         value = step.args[0]
     return value
+
+
+# Rows that a mask of tokens chooses, which are changed and put back: ``x[mask, :] = x[mask, :] + rows``.
+# How many rows a mask chooses depends on numbers. Where the mask says which integers of an input are one number, and features
+# of images are added, there are as many as of these, and the whole is one step: `added_rows`.
+def added_rows(x: torch.Tensor, tokens: torch.Tensor, token: int, rows: torch.Tensor) -> torch.Tensor:
+    """Return x (N, T, D) with rows (M, D) added, one after the other, where tokens (N, T) are ``token``."""
+    here = (tokens == token)[..., None].expand_as(x)
+    return x + torch.zeros_like(x).masked_scatter(here, rows)
+
+
+def _added(name: str, x: Tensor, tokens: Tensor, token: int, rows: Tensor) -> Tensor:
+    return put_rows(name, x, tokens, token, rows, adds=True)
+
+
+FUNCTIONS[added_rows] = _added
+
+
+class TakenRows:
+    """``x[mask, :]``, or with ``rows`` that sum, of a tensor whose mask is ``tokens == token``."""
+
+    def __init__(self, x: torch.Tensor, tokens: Ref, token: int, rows: torch.Tensor | None = None) -> None:
+        self.x, self.tokens, self.token, self.rows = x, tokens, token, rows
+
+    def __add__(self, other: Any) -> TakenRows:
+        if self.rows is not None or not isinstance(other, torch.Tensor) or other.ndim != 2:
+            raise Unsupported(f"rows that a mask chooses: {WITHOUT_SHAPE['masked_select']}")
+        return TakenRows(self.x, self.tokens, self.token, other)
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unsupported(f"{name} of rows that a mask chooses: their number {WITHOUT_SHAPE['masked_select']}")
+
+
+def taken_or_put(recorder: Any, name: str, args: Any) -> TakenRows | torch.Tensor | None:
+    """Return what ``x[mask, :]`` is, or x with its rows put back; None for another call of a `TorchRecorder`'s module."""
+    if name == "__getitem__" and len(args) == 2 and isinstance(args[0], torch.Tensor):
+        found = _token(recorder, *args)
+        return None if found is None else TakenRows(args[0], *found)
+    if name != INDEX_ASSIGNMENT or len(args) != 3 or not isinstance(args[2], TakenRows):
+        return None
+    x, taken = args[0], args[2]
+    if taken.x is not x or taken.rows is None or _token(recorder, *args[:2]) != (taken.tokens, taken.token):
+        raise Unsupported(f"rows that a mask chooses, put elsewhere: {WITHOUT_SHAPE['masked_select']}")
+    tokens = recorder.steps[taken.tokens.step].values[taken.tokens.index]
+    given = (recorder.reference(x), taken.tokens, taken.token, recorder.reference(taken.rows))
+    x.copy_(added_rows(x, tokens, taken.token, taken.rows))
+    recorder.writes.forget_others([x], "added_rows")
+    recorder.add("function", added_rows, given, {}, x)
+    return x  # type: ignore[no-any-return]
+
+
+def _token(recorder: Any, x: Any, index: Any) -> tuple[Ref, int] | None:
+    """The integers and the number by which an index ``mask`` or ``mask, :`` takes rows of x (N, T, D)."""
+    mask, *others = index if isinstance(index, tuple) else (index,)
+    if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or any(one not in (slice(None), ...) for one in others):
+        return None
+    if not recorder.tracked(mask) or x.ndim != 3 or mask.shape != x.shape[:2] or id(mask) not in recorder.refs:
+        return None
+    return token_of(lambda value, *names: function_at(recorder.steps, value, *names), recorder.refs[id(mask)], mask.shape, set())

@@ -32,6 +32,7 @@ from taskflow.models.pytorch.draws import DRAWS, NOT_BY_SAMPLES, drawn
 from taskflow.models.pytorch.dropping import probability_of
 from taskflow.models.pytorch.own_gradients import functions_followed
 from taskflow.models.pytorch.places import calling_line
+from taskflow.models.pytorch.placing import taken_or_put
 from taskflow.models.pytorch.recipe_book import Recipes
 from taskflow.models.pytorch.recipes import SAME, plain_name
 from taskflow.models.pytorch.refused import more_than_its_class
@@ -41,7 +42,6 @@ from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
 from taskflow.models.pytorch.taken_apart import APART, in_parts
-from taskflow.models.pytorch.taken_rows import taken_or_put
 from taskflow.models.pytorch.unread import drop_unread, result_of, without_checks
 from taskflow.models.pytorch.without_numbers import run_without_numbers
 from taskflow.models.pytorch.writes import Writes

@@ -246,13 +246,9 @@ def tensor_of(value: Any, graph: Builder, name: str) -> Any:
         each = [ops.reshape(tensor, (1, *tensor.shape), name=f"{name}.each") for tensor in value.parts]
         return each[0] if len(each) == 1 else ops.concat(each, 0, name=f"{name}.stacked")
     if isinstance(value, Held):
-        at = value.site
         given = value.kept or value.shape
-        result = ops.expand_weight(
-            graph, given, given or (1,), init=started(value.tensor), name=at.name, parameters=at.shared(value.tensor)
-        )
-        result = at.own(result, value.tensor)
-        return result if given == value.shape != () else ops.reshape(result, value.shape, name=f"{at.name}.value")
+        held = value.site.build(ops.expand_weight, [value.tensor], graph, given, given or (1,), init=started(value.tensor))
+        return held if given == value.shape != () else ops.reshape(held, value.shape, name=f"{value.site.name}.value")
     return constant_of(value, graph, name) if isinstance(value, Fixed) else value
 
 

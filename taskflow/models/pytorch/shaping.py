@@ -257,11 +257,8 @@ def expand(name: str, input: Any, *sizes: Any, implicit: bool = False) -> Any:
     if isinstance(input, Held) and input.kept:
         input = tensor_of(input, input.site.graph, name)
     if isinstance(input, Held):
-        at = input.site
-        result = ops.expand_weight(
-            at.graph, input.shape, whole, init=started(input.tensor), name=at.name, parameters=at.shared(input.tensor)
-        )
-        return at.own(result, input.tensor)
+        own = (input.site.graph, input.shape, whole)
+        return input.site.build(ops.expand_weight, [input.tensor], *own, init=started(input.tensor))
     if tuple(whole) == input.shape:
         return input
     return ops.expand(input, whole, name=name)

@@ -52,6 +52,12 @@ class Site:
             raise Unsupported("shares some of its parameters with another layer, but not all of them")
         return found
 
+    def build(self, builder: Callable[..., Tensor], theirs: Sequence[Any], *args: Any, **options: Any) -> Tensor:
+        """Add an operator by its builder, of arguments and of ``theirs``: PyTorch's parameters (None for missing ones), which are
+        ours if an earlier layer has them. It is called as the module is, unless options have a ``name``."""
+        named = {"name": self.name, **options, "parameters": self.shared(*theirs)}
+        return self.own(builder(*args, **named), *theirs)
+
     def own(self, result: Tensor, *theirs: Any) -> Tensor:
         """Record which of our parameters stand for these; return ``result``, the layer's result."""
         given = [parameter for parameter in theirs if parameter is not None]

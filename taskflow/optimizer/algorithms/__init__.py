@@ -4,33 +4,12 @@
 A new algorithm is a function (Evaluator, SearchOptions) -> SearchResult here and a line in ``optimizer/search.py``.
 """
 
-from taskflow.optimizer.algorithms.elimination import Matrix, Vector
 from taskflow.optimizer.algorithms.exact import ROUNDING, exact
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known, random_start
 from taskflow.optimizer.algorithms.local_search import polished
 from taskflow.optimizer.algorithms.mcmc import mcmc
 from taskflow.optimizer.algorithms.moves import SYNCS, OperatorGroups
-from taskflow.optimizer.algorithms.optcnn import additive_plan, optcnn
+from taskflow.optimizer.algorithms.optcnn import optcnn
 from taskflow.optimizer.algorithms.placement import placement
-from taskflow.optimizer.algorithms.portfolio import in_threads, portfolio, worth
-
-__all__ = [
-    "ROUNDING",
-    "SYNCS",
-    "Matrix",
-    "OperatorGroups",
-    "Vector",
-    "additive_plan",
-    "exact",
-    "guided",
-    "in_threads",
-    "known",
-    "mcmc",
-    "optcnn",
-    "placement",
-    "polished",
-    "portfolio",
-    "random_start",
-    "worth",
-]
+from taskflow.optimizer.algorithms.portfolio import in_threads

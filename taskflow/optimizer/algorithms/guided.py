@@ -2,7 +2,7 @@
 
 1. Starts: data, expert and model parallel, variants of the expert's plan, for Transformers Megatron's
    (`taskflow.mapper.megatron`), and the plan of dynamic programming. If one of the first three does not fit the memory, also
-   plans that share weights in groups (`taskflow.optimizer.algorithms.layer_groups`). If devices are unequal, also data
+   plans that share weights in groups (`taskflow.optimizer.algorithms.layer_patterns`). If devices are unequal, also data
    parallelism with pieces in proportion to their speeds. From then on, pieces have these sizes, which are adjusted between
    rounds (`taskflow.optimizer.algorithms.uneven`).
    On 256 processors and more, also plans found for a few processors and repeated over the rest
@@ -40,16 +40,15 @@ from taskflow.mapper import (
     suits,
 )
 from taskflow.operators.operator import Soap
-from taskflow.optimizer.algorithms.acceptance import acceptance_limit
 from taskflow.optimizer.algorithms.initial import known, with_syncs
 from taskflow.optimizer.algorithms.layer_annealing import MANY_TASKS, LayerAnnealing
 from taskflow.optimizer.algorithms.layer_descent import LayerDescent
-from taskflow.optimizer.algorithms.layer_groups import groups
-from taskflow.optimizer.algorithms.layer_patterns import LayerPatterns
+from taskflow.optimizer.algorithms.layer_patterns import LayerPatterns, groups
 from taskflow.optimizer.algorithms.local_search import polish
 from taskflow.optimizer.algorithms.moves import SYNCS, Moves
 from taskflow.optimizer.algorithms.optcnn import additive_plan
 from taskflow.optimizer.algorithms.repetitions import try_repeated
+from taskflow.optimizer.algorithms.splitmix import acceptance_limit
 from taskflow.optimizer.algorithms.uneven import UnevenPieces
 from taskflow.optimizer.budget import BudgetExhausted, BudgetPart
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes

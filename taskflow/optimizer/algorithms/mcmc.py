@@ -6,10 +6,9 @@ The compiled twin is optimizer/algorithms/mcmc.h; tests/optimizer/algorithms/tes
 from __future__ import annotations
 
 from taskflow.mapper import Strategy
-from taskflow.optimizer.algorithms.acceptance import acceptance_limit
 from taskflow.optimizer.algorithms.initial import known, random_start
 from taskflow.optimizer.algorithms.mcmc_compiled import Chain, CompiledChain, Patience, walks
-from taskflow.optimizer.algorithms.splitmix import SplitMix
+from taskflow.optimizer.algorithms.splitmix import SplitMix, acceptance_limit
 from taskflow.optimizer.budget import BudgetPart
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.options import SearchOptions

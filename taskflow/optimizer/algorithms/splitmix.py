@@ -1,4 +1,5 @@
-"""SplitMix: the random numbers of a walk, so simple that compiled code makes the same ones (`algorithms/mcmc.h`).
+"""SplitMix: the random numbers of a walk, so simple that compiled code makes the same ones (`algorithms/mcmc.h`); and the
+rule by which these accept a slower strategy.
 
 The compiled twin is optimizer/algorithms/mcmc.h; tests/optimizer/algorithms/test_walk.py holds them equal.
 """
@@ -6,6 +7,7 @@ The compiled twin is optimizer/algorithms/mcmc.h; tests/optimizer/algorithms/tes
 from __future__ import annotations
 
 from hashlib import sha256
+from math import log
 from random import Random
 
 WORD = (1 << 64) - 1  # the bits of a state
@@ -55,3 +57,14 @@ class SplitMix(Random):
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
         """Return what `random.Random.randrange` describes, by `below`."""
         return range(start)[self.below(start)] if stop is None else (r := range(start, stop, step))[self.below(len(r))]
+
+
+# The rule by which annealing searches accept a slower strategy (Metropolis and Hastings; the paper, section 6.2).
+# `mcmc.h` has it once more, in the compiled twin of the paper's search.
+def acceptance_limit(seconds: float, scale: float, random: Random | SplitMix) -> float:
+    """Return the seconds up to which a proposal is accepted instead of a strategy of ``seconds``.
+
+    One of ``more`` seconds is accepted with probability exp((seconds - more) / scale): if a drawn u is no larger. Drawn first, u
+    gives a limit, and a simulation may stop beyond it.
+    """
+    return seconds - scale * log(1.0 - random.random())

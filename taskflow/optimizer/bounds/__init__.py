@@ -5,8 +5,7 @@ recomputation. ``partial_plan.py`` bounds strategies that agree on some operator
 (``t8 d4 mb2``) have a stronger bound in ``optimizer/grid/plan_bound.py``.
 """
 
-from taskflow.optimizer.bounds.unordered import unordered_bound
-from taskflow.optimizer.bounds.work import work_bound
+from taskflow.optimizer.bounds.work import unordered_bound, work_bound
 from taskflow.optimizer.bounds.work_and_path import lower_bound
 
 __all__ = ["lower_bound", "unordered_bound", "work_bound"]

@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from taskflow.operators.operator import Work
 from taskflow.operators.tensor import Parameter
 from taskflow.optimizer.bounds.updates import LeastUpdates
-from taskflow.optimizer.bounds.work_and_path import representatives
+from taskflow.optimizer.bounds.work_and_path import lower_bound, representatives
 from taskflow.optimizer.cost import Costs, Pieces
 from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.space import SpaceOptions, unequal
 from taskflow.tasks.lower import gradient_flow
 
 Part = tuple[tuple[float, float], ...]  # by class of processors: seconds of arithmetic, and of traffic
@@ -83,3 +84,10 @@ def _parts(evaluator: Evaluator, processors: Sequence[int], over: Callable[[], b
             alike[key] = tuple((0.0, least.of(layer)[0]) for least in updates)
         found[alike[key]] += 1
     return found
+
+
+def unordered_bound(evaluator: Evaluator, options: SpaceOptions, over: Callable[[], bool], *, uneven: bool) -> float:
+    """Return seconds that no strategy of a space takes less than, by both bounds where devices are unequal: only `work_bound`
+    counts each as what it is. ``over`` says whether the time has ended; ``uneven``: whether pieces may be of uneven size."""
+    found = lower_bound(evaluator, options, over, uneven=uneven)
+    return max(found, work_bound(evaluator, over)) if unequal(evaluator.machine) else found

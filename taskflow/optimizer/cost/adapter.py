@@ -13,13 +13,12 @@ from taskflow.mapper import NARROW_PRODUCTS, NarrowProducts, Strategy, numbered_
 from taskflow.operators.operator import computes_in
 from taskflow.optimizer.cost.accumulated_gradients import adding, target_bytes
 from taskflow.optimizer.cost.analytic import AnalyticCosts
-from taskflow.optimizer.cost.library import Spent
+from taskflow.optimizer.cost.library import Spent, crossing_bytes, token_choices
 from taskflow.optimizer.cost.model import CostModel
 from taskflow.optimizer.cost.pace import Pacing, paced
 from taskflow.optimizer.cost.phases import arrays
 from taskflow.optimizer.cost.task_costs import Costs
 from taskflow.optimizer.cost.timed import CallPart, parts_of, timed_spent
-from taskflow.optimizer.cost.tokens import crossing_bytes, token_choices
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks import AllToAll, Compute, Cost, Kind, Runs, Task, TaskGraph, Update, all_reduce_seconds

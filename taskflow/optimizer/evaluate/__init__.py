@@ -6,37 +6,10 @@ devices and links.
 """
 
 from taskflow.optimizer.evaluate.choose import DEFAULT_RULE, evaluator, make_evaluator, with_products
-from taskflow.optimizer.evaluate.critical_path import PathSegment, critical_path
+from taskflow.optimizer.evaluate.core_model import MOST_PROCESSORS
+from taskflow.optimizer.evaluate.critical_path import PathSegment
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, NO_SYNCS, Evaluator, TooManyTasksError, timeline_json
 from taskflow.optimizer.evaluate.ordered import has_no_timeline, is_small
-from taskflow.optimizer.evaluate.repetition import Repetition, repeated, repeated_seconds, repetition
+from taskflow.optimizer.evaluate.repetition import Repetition, repeated, repetition
 from taskflow.optimizer.evaluate.shown import Shown, ShownStep, everything, piece_color, shown_step
-from taskflow.optimizer.evaluate.support import MOST_PROCESSORS
 from taskflow.optimizer.evaluate.usage import where_time_goes
-
-__all__ = [
-    "ALGORITHMS",
-    "DEFAULT_RULE",
-    "MOST_PROCESSORS",
-    "NO_SYNCS",
-    "Evaluator",
-    "PathSegment",
-    "Repetition",
-    "Shown",
-    "ShownStep",
-    "TooManyTasksError",
-    "critical_path",
-    "evaluator",
-    "everything",
-    "has_no_timeline",
-    "is_small",
-    "make_evaluator",
-    "piece_color",
-    "repeated",
-    "repeated_seconds",
-    "repetition",
-    "shown_step",
-    "timeline_json",
-    "where_time_goes",
-    "with_products",
-]

@@ -18,9 +18,9 @@ from taskflow.optimizer.cost import (
     Roofline,
     choose_costs,
 )
+from taskflow.optimizer.evaluate.core_model import MOST_PROCESSORS, unsupported
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, Evaluator, PythonEvaluator
 from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
-from taskflow.optimizer.evaluate.support import MOST_PROCESSORS, unsupported
 from taskflow.rules import SGD, UpdateRule
 
 DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)

@@ -12,15 +12,12 @@ from taskflow.machine import Machine, collective
 from taskflow.mapper import SUMS, OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.cost import Costs, Roofline
 from taskflow.optimizer.evaluate._core import Core
-from taskflow.optimizer.evaluate.core_model import describe_cut, describe_model
-from taskflow.optimizer.evaluate.core_tables import CoreTables
-from taskflow.optimizer.evaluate.equivalence import alike
+from taskflow.optimizer.evaluate.core_model import CoreTables, alike, describe_cut, describe_model, unsupported
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, TooManyTasksError, Usage, same_processors
 from taskflow.optimizer.evaluate.evaluator import usage as usage_of
 from taskflow.optimizer.evaluate.folded import FoldedStep
 from taskflow.optimizer.evaluate.ordered import KnownTotals, OrderedEvaluator
 from taskflow.optimizer.evaluate.repetition import Repetition
-from taskflow.optimizer.evaluate.support import unsupported
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks import Kind, Span, TaskGraph, Timeline, message_resources, together

@@ -4,28 +4,19 @@ the network and the machine; and the search that continues from the best of them
 ``plans`` lists them. ``tables`` has one device's part of each operator, and ``stages`` adds these up by stages. From the sums,
 ``memory`` and ``price`` compute a plan's memory and time in closed form, and ``grid`` simulates the best plans.
 ``allowed`` says which plans a search may return. ``fit`` chooses recomputation and stages that use the memory. ``plan_bound``,
-with ``bound_*``, has the least time that any of these plans takes. ``layered_search`` changes single choices (``neighbours``)
+with ``bound_*``, has the least time that any of these plans takes. ``plan_search`` changes single choices (``neighbours``)
 of the best. ``changes`` finds what would fit if nothing does.
 """
 
 from taskflow.optimizer.grid.allowed import Allowed, NotAllowedError
 from taskflow.optimizer.grid.changes import FittingChange, change_that_fits
 from taskflow.optimizer.grid.descent import descend
-from taskflow.optimizer.grid.grid import (
-    SIMULATED,
-    GridResult,
-    PlanGrid,
-    PlanTrial,
-    best_of_grid,
-    kendall,
-    spare_of,
-)
-from taskflow.optimizer.grid.layered_search import Begun, LayeredFound, joined, layered_search, may_be_whole
-from taskflow.optimizer.grid.make_grid import make_grid
+from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanGrid, PlanTrial, best_of_grid, kendall, spare_of
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, bytes_in_program, memory_of_plan, rank_memories
-from taskflow.optimizer.grid.mixed import MixedGrid
+from taskflow.optimizer.grid.mixed import MixedGrid, make_grid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
 from taskflow.optimizer.grid.passes import passes_seconds
+from taskflow.optimizer.grid.plan_search import Begun, joined, may_be_whole, plan_search
 from taskflow.optimizer.grid.plans import expert_degrees, grid_plans, has_no_order, held_bytes, no_grid
 from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, varied
@@ -33,48 +24,3 @@ from taskflow.optimizer.grid.recompute_to_fit import fit, fitted
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
 from taskflow.optimizer.grid.weight_groups import WeightGroups
-
-__all__ = [
-    "MARGIN",
-    "SIMULATED",
-    "Allowed",
-    "AnyGrid",
-    "Begun",
-    "FittingChange",
-    "GraphTables",
-    "GridResult",
-    "LayeredFound",
-    "MixedGrid",
-    "NotAllowedError",
-    "PlanGrid",
-    "PlanMemory",
-    "PlanPrices",
-    "PlanSums",
-    "PlanTrial",
-    "PricedPlan",
-    "WeightGroups",
-    "best_of_grid",
-    "bytes_in_program",
-    "change_that_fits",
-    "descend",
-    "expert_degrees",
-    "fit",
-    "fitted",
-    "grid_plans",
-    "has_no_order",
-    "held_bytes",
-    "joined",
-    "kendall",
-    "layered_search",
-    "layers_of_stages",
-    "make_grid",
-    "may_be_whole",
-    "memory_of_plan",
-    "neighbours",
-    "no_grid",
-    "passes_seconds",
-    "quick_neighbours",
-    "rank_memories",
-    "spare_of",
-    "varied",
-]

@@ -12,7 +12,7 @@ from typing import Any
 from taskflow.collector import paused_collector
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine, PartOfMachine
-from taskflow.mapper import HybridParallel, HybridPlan, Strategy, layer_numbers, map_graph, samples
+from taskflow.mapper import HybridParallel, HybridPlan, Strategy, layer_numbers, map_graph
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
@@ -103,8 +103,8 @@ def kendall(pairs: Sequence[tuple[float, float]]) -> float:
     return sum((s > 0) - (s < 0) for s in signs) / len(signs) if len(pairs) > 2 else nan
 
 
-class PlanGrid:
-    """Priced grid of a network on a machine, of the plans that a function ``takes``. The local search uses its cache, too."""
+class PlanGrid(AnyGrid):
+    """The grid of a machine of equal devices."""
 
     def __init__(
         self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, takes: Callable[[HybridPlan], bool] | None = None,
@@ -112,22 +112,12 @@ class PlanGrid:
     ) -> None:
         if not isinstance(machine, (Cluster, PartOfMachine)):
             raise ValueError("grid: plans are priced for described machines (taskflow.machine.Cluster)")
-        self.graph, self.machine, self.rule = graph, machine, rule
-        self._takes = takes or (lambda plan: True)
+        super().__init__(graph, machine, rule, takes)
         self.sums = PlanSums(GraphTables(graph, machine), rule, all_of_a_layer)
         self.prices = PlanPrices(self.sums)
-        self.memory_bytes = min(processor.memory_bytes for processor in machine.processors)
-        self.fitting: list[PricedPlan] = []
-        """The plans that fit by the closed form, the fastest by its price first."""
-        self.refused: list[PricedPlan] = []
-        """Those that do not."""
-        self.whole = True
-        """Whether all plans have been looked at."""
         self._listed: list[tuple[HybridPlan, int]] = []
 
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
-        """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
-        answers true."""
         every, self.whole = self.listed(), True
 
         def ended() -> bool:
@@ -149,21 +139,16 @@ class PlanGrid:
         return self._listed
 
     def memory(self, plan: HybridPlan, count: int) -> PlanMemory:
-        """Return the memory that a device needs, in closed form. Raises ValueError if the network cannot be cut so."""
         return memory_of_plan(self.sums, plan, count)
 
     def fitted(self, over: Callable[[], bool], known: float) -> list[PricedPlan]:
-        """Return plans with as much recomputed as memory requires, the cheapest first (`fit`)."""
         return fitted(self, over, known)
 
     def refitted(self, one: PricedPlan, spare: Callable[[], Sequence[float]]) -> PricedPlan | None:
-        """Return a simulated plan with all of the memory used of which it leaves ``spare`` bytes by processor; None if that is no
-        better."""
         return refitted(self, one, spare())
 
     def least(self, over: Callable[[], bool] = lambda: False) -> float:
-        """Return seconds that no plan takes less than, as far as they are known once ``over`` returns true (`least_of_plans`). 0 if
-        a plan without an order, of any cuts, may be faster than all in notation."""
+        # A plan without an order, of any cuts, may be faster than all in notation.
         return 0.0 if self.may_fit_unordered else least_of_plans(self.works, self.memory_bytes, over)
 
     @cached_property
@@ -173,16 +158,13 @@ class PlanGrid:
 
     @cached_property
     def may_fit_unordered(self) -> bool:
-        """False if no plan without an order fits the devices, however it is cut and placed."""
         return least_unordered_bytes(self.works) <= sum(processor.memory_bytes for processor in self.machine.processors)
 
     def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
-        """Yield the plans that differ in one choice."""
-        return filter(self._takes, neighbours(plan, self.sums, samples(self.graph), self.sums.axes.node))
+        return filter(self._takes, neighbours(plan, self.sums, self.batch, self.sums.axes.node))
 
     def quick_neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
-        """Yield those of them that keep the degrees and treat all stages alike."""
-        return filter(self._takes, quick_neighbours(plan, self.sums, samples(self.graph)))
+        return filter(self._takes, quick_neighbours(plan, self.sums, self.batch))
 
 
 def best_of_grid(

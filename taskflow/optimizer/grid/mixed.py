@@ -9,23 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from math import inf
 
 import numpy as np
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine, PartOfMachine
-from taskflow.mapper import HybridPlan, samples
+from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.dealing import deal_layers, deal_samples, in_stages
+from taskflow.optimizer.grid.grid import PlanGrid
 from taskflow.optimizer.grid.memory import PlanMemory
 from taskflow.optimizer.grid.mixed_price import MixedPrices, of_replica, unlike
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.places import Places, PlacesOf
 from taskflow.optimizer.grid.plans import PlanAxes, powers, unusual
-from taskflow.optimizer.grid.priced import PricedPlan, priced_plans
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array, GraphTables
-from taskflow.optimizer.space import kinds_of
+from taskflow.optimizer.space import kinds_of, unequal
 from taskflow.rules import UpdateRule
 
 FILLED = 0.9  # of a device's memory that layers and samples are dealt to fill by the closed form
@@ -33,10 +35,12 @@ VIRTUAL = (1, 2)  # stages of a rank
 ROUNDS = 4  # in which a rank gets fewer layers, or a replica fewer samples, because they do not fit
 
 
-class MixedGrid:
-    """The priced grid of a network on a machine with several kinds of device; otherwise like `PlanGrid`. ``even``: only plans as
-    people lay them out for equal devices, with even stages and shares and the devices in their order. ``takes``: which plans it has
-    at all."""
+class MixedGrid(AnyGrid):
+    """The grid of a machine with several kinds of device. ``even``: only plans as people lay them out for equal devices, with even
+    stages and shares and the devices in their order. A search does not go on with those that it had no time for."""
+
+    machine: Cluster
+    prices: MixedPrices
 
     def __init__(
         self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, takes: Callable[[HybridPlan], bool] | None = None,
@@ -44,21 +48,15 @@ class MixedGrid:
     ) -> None:
         if not isinstance(machine, Cluster):
             raise ValueError("grid: plans are priced for described machines (taskflow.machine.Cluster)")
-        self.graph, self.machine, self.rule, self.even, self.all_of_a_layer = graph, machine, rule, even, all_of_a_layer
-        self._takes = takes or (lambda plan: True)
-        self.batch, self.axes = samples(graph), PlanAxes(graph, machine, all_of_a_layer)
+        super().__init__(graph, machine, rule, takes)
+        self.even, self.all_of_a_layer = even, all_of_a_layer
+        self.axes = PlanAxes(graph, machine, all_of_a_layer)
         found = [(of, self._sums_of(of)) for of in kinds_of(machine)]
         found.sort(key=lambda one: _network_seconds(one[1]))
         self.kinds = [sums for _, sums in found]
         self.sums = self.kinds[0]
         self.places = PlacesOf(machine, [of for of, _ in found])
         self.prices = MixedPrices(self.kinds, self.places, machine)
-        self.memory_bytes = min(processor.memory_bytes for processor in machine.processors)
-        self.fitting: list[PricedPlan] = []
-        """The plans that fit by the closed form, the fastest by its price first."""
-        self.refused: list[PricedPlan] = []
-        """Those that do not."""
-        self.whole = True  # a search does not go on with those that it had no time for
         self._layers: dict[object, Array] = {}
 
     def _sums_of(self, kind: Sequence[int]) -> PlanSums:
@@ -69,8 +67,6 @@ class MixedGrid:
 
     # ---- plans -------------------------------------------------------------------------------------------------------
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
-        """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
-        answers true."""
         seen: set[HybridPlan] = set()
         self.fitting, self.refused = priced_plans(self, self._every(over, seen), over)
         return self.fitting, len(seen)
@@ -80,20 +76,16 @@ class MixedGrid:
         return priced_plans(self, self._every(over, set(), most=0), over)[0]
 
     def fitted(self, over: Callable[[], bool], known: float) -> list[PricedPlan]:
-        """None: recomputation is not chosen by memory for ranks of unequal devices."""
-        return []
+        return []  # recomputation is not chosen by memory for ranks of unequal devices
 
     def refitted(self, one: PricedPlan, spare: Callable[[], Sequence[float]]) -> PricedPlan | None:
-        """None, for the same reason."""
         return None
 
     def least(self, over: Callable[[], bool] = lambda: False) -> float:
-        """0: of unequal devices it is not known."""
-        return 0.0
+        return 0.0  # of unequal devices it is not known
 
     @property
     def may_fit_unordered(self) -> bool:
-        """True: of unequal devices it is not known."""
         return True
 
     def _every(
@@ -233,23 +225,21 @@ class MixedGrid:
 
     # ---- what the search asks ----------------------------------------------------------------------------------------
     def memory(self, plan: HybridPlan, count: int) -> PlanMemory:
-        """Return the memory of the device with the least room left, in closed form, scaled to the smallest device's memory."""
         needs = self.prices.memories(plan, count)
         _, _, need, limit = max(needs, key=lambda one: one[2].nbytes / one[3])
         return need.times(self.memory_bytes / limit)
 
     def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
-        """Yield the plans that differ in one choice, on the same devices; if stages change, layers are distributed anew."""
-        yield from filter(self._takes, self._on_the_same(plan, neighbours(plan, self.sums, self.batch, self.axes.node)))
-        yield from filter(self._takes, self._other_shares(plan))
+        return self._on_the_same(plan, neighbours(plan, self.sums, self.batch, self.axes.node))
 
     def quick_neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
-        """Yield those of them that treat all stages alike."""
-        yield from filter(self._takes, self._on_the_same(plan, quick_neighbours(plan, self.sums, self.batch)))
-        yield from filter(self._takes, self._other_shares(plan))
+        return self._on_the_same(plan, quick_neighbours(plan, self.sums, self.batch))
 
     def _on_the_same(self, plan: HybridPlan, found: Iterable[HybridPlan]) -> Iterator[HybridPlan]:
-        """Those that use the same devices, with layers distributed where their stages are open."""
+        """Those that use the same devices, with layers distributed where their stages are open; then other shares of samples."""
+        return filter(self._takes, chain(self._dealt_anew(plan, found), self._other_shares(plan)))
+
+    def _dealt_anew(self, plan: HybridPlan, found: Iterable[HybridPlan]) -> Iterator[HybridPlan]:
         same = plan.tensor, plan.context, plan.pipeline, plan.data or len(plan.shares)
         for new in found:
             if (new.tensor, new.context, new.pipeline, new.data or len(new.shares)) != same:
@@ -298,3 +288,15 @@ def _network_seconds(sums: PlanSums) -> float:
     except ValueError:
         return 0.0
     return float(np.maximum(table.seconds[:, 0] + table.seconds[:, 2], table.seconds[:, 1] + table.seconds[:, 3]).sum())
+
+
+def make_grid(
+    graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, takes: Callable[[HybridPlan], bool] | None = None,
+    all_of_a_layer: str = "full",
+) -> AnyGrid:
+    """Return a `PlanGrid`, or a `MixedGrid` if devices are of several kinds. ``takes``: which plans it has at all.
+    ``all_of_a_layer``: how its plans compute all of a layer again, ``full``, or ``whole`` for a program that knows no early stop.
+    Raises ValueError if the machine is not described."""
+    if unequal(machine):
+        return MixedGrid(graph, machine, rule, takes, all_of_a_layer)
+    return PlanGrid(graph, machine, rule, takes, all_of_a_layer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Protocol
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, PartOfMachine
-from taskflow.mapper import HybridPlan
+from taskflow.mapper import HybridPlan, samples
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.rules import UpdateRule
@@ -41,63 +42,66 @@ class PlanPricing(Protocol):
         ...
 
 
-class AnyGrid(Protocol):
-    """A `PlanGrid` or, for unequal devices, a `MixedGrid`. ``fitting`` and ``refused``: the plans that fit in closed form,
-    the fastest by price first, and those that do not (after `plans`). ``whole``: whether all plans have been looked at then."""
+class AnyGrid(ABC):
+    """Priced grid of a network on a machine, of the plans that a function ``takes``: a `PlanGrid` or, for unequal devices, a
+    `MixedGrid`. ``fitting`` and ``refused``: the plans that fit in closed form, the fastest by price first, and those that do not
+    (after `plans`). ``whole``: whether all plans have been looked at then. The local search uses its cache, too."""
 
-    graph: OperatorGraph
-    rule: UpdateRule | None
     sums: PlanSums
-    memory_bytes: int
-    fitting: list[PricedPlan]
-    refused: list[PricedPlan]
-    whole: bool
+    prices: PlanPricing
 
-    @property
-    def machine(self) -> Cluster | PartOfMachine: ...
+    def __init__(
+        self, graph: OperatorGraph, machine: Cluster | PartOfMachine, rule: UpdateRule | None,
+        takes: Callable[[HybridPlan], bool] | None,
+    ) -> None:
+        self.graph, self.machine, self.rule, self.batch = graph, machine, rule, samples(graph)
+        self._takes = takes or (lambda plan: True)
+        self.memory_bytes = min(processor.memory_bytes for processor in machine.processors)
+        self.fitting: list[PricedPlan] = []
+        self.refused: list[PricedPlan] = []
+        self.whole = True
 
-    @property
-    def prices(self) -> PlanPricing: ...
+    @abstractmethod
+    def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
+        """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
+        answers true."""
 
-    def plans(self, over: Callable[[], bool] = ...) -> tuple[list[PricedPlan], int]:
-        """Return all plans that fit, the one with the best price first, and the number of all plans."""
-        ...
+    @abstractmethod
+    def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
+        """Return plans that fit and that people often use (not `unusual`), soon priced, the best first; perhaps none."""
 
-    def usual(self, over: Callable[[], bool] = ...) -> list[PricedPlan]:
-        """Return plans that fit and that people often use, soon priced, the best first; perhaps none."""
-        ...
-
+    @abstractmethod
     def fitted(self, over: Callable[[], bool], known: float) -> list[PricedPlan]:
         """Return plans with as much recomputed as memory requires, the cheapest first, that may be faster than ``known`` seconds;
         perhaps none."""
-        ...
 
+    @abstractmethod
     def refitted(self, one: PricedPlan, spare: Callable[[], Sequence[float]]) -> PricedPlan | None:
         """Return a simulated plan with all of the memory used of which it leaves ``spare`` bytes by processor; None if none is
         known that is better."""
-        ...
 
-    def least(self, over: Callable[[], bool] = ...) -> float:
+    @abstractmethod
+    def least(self, over: Callable[[], bool] = lambda: False) -> float:
         """Return seconds that no plan takes less than, with an order or without; 0 if they are not known, infinite if none fits.
         Once ``over`` answers true, what is known by then."""
-        ...
 
     @property
+    @abstractmethod
     def may_fit_unordered(self) -> bool:
         """False if no plan without an order fits the devices, however it is cut and placed."""
-        ...
 
+    @abstractmethod
     def memory(self, plan: HybridPlan, count: int) -> PlanMemory:
-        """Return the memory that a device needs, in closed form, scaled to ``memory_bytes``."""
-        ...
+        """Return the memory that a device needs, in closed form, scaled to ``memory_bytes``. Raises ValueError if the network
+        cannot be cut so."""
 
+    @abstractmethod
     def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield the plans that differ in one choice."""
-        ...
 
+    @abstractmethod
     def quick_neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield those of them that descents by price go to: they keep the degrees and treat all stages alike."""
-        ...
 
 
 def priced_plans(

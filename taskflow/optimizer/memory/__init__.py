@@ -1,6 +1,14 @@
 """Memory of a step: the bytes that each device needs, and when."""
 
-from taskflow.optimizer.memory.peak import MemoryUse, explain, fits, kept_bytes, memory_use, packed_bytes
-from taskflow.optimizer.memory.profile import MemoryProfile, memory_profile
+from taskflow.optimizer.memory.peak import (
+    MemoryProfile,
+    MemoryUse,
+    explain,
+    fits,
+    kept_bytes,
+    memory_profile,
+    memory_use,
+    packed_bytes,
+)
 
 __all__ = ["MemoryProfile", "MemoryUse", "explain", "fits", "kept_bytes", "memory_profile", "memory_use", "packed_bytes"]

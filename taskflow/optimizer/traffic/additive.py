@@ -22,7 +22,7 @@ from taskflow.optimizer.traffic.edges import (
     needed,
     sent,
 )
-from taskflow.optimizer.traffic.links import Links
+from taskflow.optimizer.traffic.messages import Links
 from taskflow.optimizer.traffic.synchronisation import holders, share_bytes
 
 

@@ -20,7 +20,7 @@ from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.cost import Pieces
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.traffic.edges import Accesses, Makers, Numbers, Vector, common, makers, needed, owned, sent
-from taskflow.optimizer.traffic.links import Links
+from taskflow.optimizer.traffic.messages import Links
 from taskflow.optimizer.traffic.synchronisation import around, holders, ring_bytes
 
 MOST_KEPT = 20_000  # loads of single operators, tensors and layers that are remembered

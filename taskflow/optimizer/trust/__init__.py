@@ -6,8 +6,7 @@
 
 from taskflow.optimizer.trust.expected_error import trust
 from taskflow.optimizer.trust.features import Features, features
-from taskflow.optimizer.trust.measured import MEASURED
-from taskflow.optimizer.trust.order import PlanOrder, order_of
+from taskflow.optimizer.trust.measured import MEASURED, PlanOrder, order_of
 from taskflow.optimizer.trust.run_file import (
     MeasuredRun,
     RunFile,

@@ -10,9 +10,11 @@ from typing import Protocol
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import Strategy
+from taskflow.operators.operator import computes_in
+from taskflow.optimizer.cost import product_flops
 from taskflow.optimizer.trust.features import Features, features
 from taskflow.optimizer.trust.groups import GROUPS, MeasuredGroup
-from taskflow.optimizer.trust.product_seconds import product_seconds
+from taskflow.tasks.lower import gradient_flow, runs_again
 from taskflow.wording import listed, milliseconds
 
 NEAREST = 10
@@ -165,3 +167,25 @@ def expected_by_runs(plan: Features, seconds: float, runs: Sequence[MeasuredStep
     one, many = near[0][0], "your run" if len(near) == 1 else f"{len(near)} of your runs"
     basis = f"by {many}; most like {one}: {milliseconds(one.seconds)} ms, predicted {one.predicted / one.seconds:.3g} of measured"
     return Trust(max(low, min(floor, seconds)), max(high, floor), floor, basis, runs=tuple(near))
+
+
+def product_seconds(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> float:
+    """Return the seconds of all products of a training step, forward, backward and computed again, shared evenly among the devices
+    that a strategy uses, each as fast as the fastest of them at its peak."""
+    active, needs, _ = gradient_flow(graph)
+    again = runs_again(graph, active, strategy.again)
+    places = {id(config.processors): config.processors for config in strategy.configs.values()}  # layers are alike
+    used = set().union(*places.values())
+    devices = list({p.device.kind: p.device for p in machine.processors if p.number in used}.values())
+    known: dict[object, tuple[float, float]] = {}
+    total = 0.0
+    for node in graph:
+        wanted = tuple((tensor.node, tensor.index) in needs for tensor in node.inputs)
+        key = node.operator, node.specs, wanted
+        if key not in known:
+            rate = max(device.product_rate(computes_in(node.operator, node.specs)) for device in devices)
+            ahead, back = (product_flops(node.operator, node.specs, node.space, way, wanted) / rate for way in (False, True))
+            known[key] = ahead, back
+        ahead, back = known[key]
+        total += ahead * (1 + again[node.number]) + back * (node.number in active)
+    return total / len(used)

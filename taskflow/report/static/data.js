@@ -1,4 +1,4 @@
-// The packed data (taskflow/report/columns.py): gzip of [length of the JSON][JSON][columns as byte planes].
+// The packed data (taskflow/report/page.py): gzip of [length of the JSON][JSON][columns as byte planes].
 let deviceNumbers = []; // of the devices that are shown, and of those with which they exchange messages
 async function unpackData(text) {
   const stream = new Blob([fromBase64(text.trim())]).stream().pipeThrough(new DecompressionStream("gzip"));

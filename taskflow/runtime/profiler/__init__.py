@@ -3,12 +3,6 @@
 from taskflow.runtime.profiler.clock_offsets import Clock
 from taskflow.runtime.profiler.compare import Differences, Row, differences
 from taskflow.runtime.profiler.events import predicted_document
-from taskflow.runtime.profiler.file import read_trace, write_trace
 from taskflow.runtime.profiler.part import part_document
-from taskflow.runtime.profiler.recording import Subject
+from taskflow.runtime.profiler.recording import Subject, read_trace, write_trace
 from taskflow.runtime.profiler.tracer import TraceError, Tracer
-
-__all__ = [
-    "Clock", "Differences", "Row", "Subject", "TraceError", "Tracer", "differences", "part_document", "predicted_document",
-    "read_trace", "write_trace",
-]  # fmt: skip

@@ -15,9 +15,8 @@ from typing import Any
 from taskflow.machine import Machine
 from taskflow.mapper import ranges
 from taskflow.runtime.profiler.clock_offsets import on_first_clock
-from taskflow.runtime.profiler.file import HEADER
 from taskflow.runtime.profiler.predicted import predicted_events
-from taskflow.runtime.profiler.recording import KINDS, Recording, Subject, microseconds, thread
+from taskflow.runtime.profiler.recording import HEADER, KINDS, Recording, Subject, microseconds, thread
 from taskflow.runtime.program import Receive, Send, StartCollective, WaitReceive, WaitSend
 from taskflow.tasks import SYNCHRONISATION, Compute, Kind, Placement, Purpose, Task, TaskGraph, Timeline
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from taskflow.runtime.profiler.events import arguments_of
-from taskflow.runtime.profiler.file import HEADER
 from taskflow.runtime.profiler.predicted import PREDICTED, process_names, thread_name
-from taskflow.runtime.profiler.recording import microseconds, thread
+from taskflow.runtime.profiler.recording import HEADER, microseconds, thread
 from taskflow.tasks import Task
 
 Event = dict[str, Any]

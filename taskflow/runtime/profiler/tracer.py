@@ -19,8 +19,7 @@ import numpy as np
 
 from taskflow.runtime.profiler.clock_offsets import Clock, Clocks, Offset
 from taskflow.runtime.profiler.events import document
-from taskflow.runtime.profiler.file import HEADER, write_trace
-from taskflow.runtime.profiler.recording import KINDS, Recording, Subject
+from taskflow.runtime.profiler.recording import HEADER, KINDS, Recording, Subject, write_trace
 from taskflow.runtime.program import Measured, Program, WaitReceive, WaitSend
 from taskflow.runtime.transport import Transport
 from taskflow.tasks import Timeline, roofline, simulate

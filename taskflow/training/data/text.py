@@ -6,18 +6,21 @@ files. Only the set of distinct words must fit.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from taskflow.training.data import token_file
+from taskflow.cache import cache_folder
 from taskflow.training.data.corpus import Corpus, cached
-from taskflow.training.data.token_file import on_disk, parts
 from taskflow.training.data.tokens import BLANKS, TEXT, Numbering, TokenArray, frequent, numbered, token_type
 
 _FORMAT = 1  # raise it when the same files would give other tokens
@@ -187,7 +190,7 @@ def _cut(count: int, valid: float, test: float, sources: Sequence[Path]) -> tupl
 
 def _bytes(path: Path) -> Iterator[TokenArray]:
     with open(path, "rb") as file:
-        while piece := file.read(token_file.PART):
+        while piece := file.read(PART):
             yield np.frombuffer(piece, np.uint8)
 
 
@@ -200,3 +203,52 @@ def _with_vocabulary(
     # numpy's name for the type must follow the words that are really there: the cache derives it from their number.
     tokens = on_disk((renumber[part] for part in parts(words)), token_type(len(vocabulary)))
     return Corpus(tokens, vocabulary, splits)
+
+
+PART = 1 << 20
+"""Tokens that are worked on at once."""
+
+
+def on_disk(pieces: Iterator[TokenArray], dtype: np.dtype[Any]) -> TokenArray:
+    """Return all pieces one after the other, as a read-only memory map of a file without a name, which is deleted with the map.
+
+    The file is made in the cache folder, or in the folder for temporary files if that cannot be written. Raises OSError if
+    there is no room.
+    """
+    folder = _folder() or tempfile.gettempdir()
+    with tempfile.TemporaryFile(buffering=0, dir=folder) as file:  # a buffer would fail once more when it is closed
+        count = 0
+        for piece in pieces:
+            _write(file, np.ascontiguousarray(piece, dtype), folder)
+            count += len(piece)
+        if not count:
+            return np.empty(0, dtype)
+        return np.asarray(np.memmap(file, dtype, "r", 0, (count,)))
+
+
+def _write(file: io.FileIO, piece: TokenArray, folder: str | Path) -> None:
+    rest = memoryview(piece.tobytes())
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError as error:
+        raise OSError(
+            f"the text's tokens cannot be kept in {folder}: {error.strerror}; make room there, or set TASKFLOW_CACHE to a "
+            f"folder that has it"
+        ) from error
+
+
+def parts(tokens: TokenArray) -> Iterator[TokenArray]:
+    """Yield views of the tokens, `PART` at a time."""
+    for first in range(0, len(tokens), PART):
+        yield tokens[first : first + PART]
+
+
+def _folder() -> Path | None:
+    folder = cache_folder()
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
+    return None

@@ -3,6 +3,5 @@
 from taskflow.training.evaluation.classify import MEASURES, ClassifierEvaluation, scores_of
 from taskflow.training.evaluation.evaluate import Evaluation, evaluate
 from taskflow.training.evaluation.expert_load import ExpertWatch
-from taskflow.training.evaluation.experts import ExpertEvaluation
-from taskflow.training.evaluation.language_model import LanguageModelEvaluation
+from taskflow.training.evaluation.language_model import ExpertEvaluation, LanguageModelEvaluation
 from taskflow.training.evaluation.metrics import Throughput, perplexity

@@ -6,8 +6,7 @@ and ``resume.py`` checkpoints.
 """
 
 from taskflow.training.program.example import Preset, RunConfig, Training, example
-from taskflow.training.program.images import DATA, load_images, workers_option
-from taskflow.training.program.initializers import normalised_above_zero
+from taskflow.training.program.images import DATA, load_images, normalised_above_zero, workers_option
 from taskflow.training.program.language_model import DATA_HELP, language_model, text_options
 from taskflow.training.program.plan import PATIENCE_SECONDS, SEARCH_BUDGET, plan
 from taskflow.training.program.progress import TrainingProgress

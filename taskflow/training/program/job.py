@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from math import isfinite, nan
+from typing import Any
 
 import click
 
@@ -14,19 +15,20 @@ from taskflow.kernels import KernelSet, kernels_on
 from taskflow.loss_scaling import LossScaling
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.mapper import save
+from taskflow.optimizer.cost import ANALYTIC, CostModel, choose_costs
+from taskflow.optimizer.cost.measured import NotMeasured, before_measuring, nothing_new
 from taskflow.option_types import check_processors
 from taskflow.runtime import Executor
 from taskflow.runtime.profiler import TraceError, Tracer
 from taskflow.runtime.transport import Transport
+from taskflow.tasks import Cost, TaskGraph
 from taskflow.training.data import Batches, Say, digest_of
 from taskflow.training.program.definition import Preset, RunConfig, Training
-from taskflow.training.program.logs import RunLog, open_log
 from taskflow.training.program.loop import Result, rows_read, train
 from taskflow.training.program.options import Options, steps_to_trace
-from taskflow.training.program.plan import plan
+from taskflow.training.program.plan import PATIENCE_SECONDS, plan
 from taskflow.training.program.rank_agreement import on_all_ranks, same_everywhere
 from taskflow.training.program.resume import CheckpointError, Position, Saver, can_be_written, check_resume, read_resume
-from taskflow.training.program.trace_costs import TraceCosts, trace_costs
 from taskflow.working import Working
 from taskflow.writing import json_text, one_line
 
@@ -218,3 +220,96 @@ def _report(executor: Executor, training: Training, options: Options, job: Train
         )
     if options.as_json:
         click.echo(json_text(report))
+
+
+KINDS = ("tensorboard", "wandb")
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """An open log. ``add(step, values)``: numbers of a step, counted from 1, by name. ``close``: when the run has ended."""
+
+    add: Callable[[int, Mapping[str, float]], object]
+    close: Callable[[], object]
+
+
+def open_log(text: str, about: Mapping[str, object]) -> RunLog:
+    """Open ``tensorboard:FOLDER`` or ``wandb:PROJECT``. ``about``: what the run is of, as W&B shows it. Raises ValueError for any
+    other text, and ImportError that says what to install."""
+    kind, _, where = text.partition(":")
+    if kind not in KINDS or not where:
+        raise ValueError(f"--log {text}: write tensorboard:FOLDER or wandb:PROJECT")
+    return _tensorboard(where) if kind == "tensorboard" else _wandb(where, about)
+
+
+def _tensorboard(folder: str) -> RunLog:
+    try:
+        from tensorboard.summary import Writer
+    except ImportError as error:
+        raise ImportError("--log tensorboard: needs tensorboard: pip install 'soap-taskflow[log]'") from error
+    writer = Writer(folder)
+
+    def add(step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+
+    return RunLog(add, writer.close)
+
+
+def _wandb(project: str, about: Mapping[str, object]) -> RunLog:
+    try:
+        import wandb
+    except ImportError as error:
+        raise ImportError("--log wandb: needs wandb: pip install 'soap-taskflow[wandb]'") from error
+    run = wandb.init(project=project, config=dict(about))
+    return RunLog(lambda step, values: run.log(dict(values), step=step), run.finish)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceCosts:
+    """Costs for a trace. ``model`` predicts. It has the costs that were ``asked`` for, unless these are unknown for ``unknown``
+    of ``tasks`` tasks."""
+
+    asked: str
+    model: CostModel
+    tasks: int
+    unknown: int = 0
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Return what the trace says about its costs."""
+        found: dict[str, Any] = {"costs": self.model.name}
+        return found | ({"costs_asked_for": self.asked, "tasks_not_measured": self.unknown} if self.unknown else {})
+
+    def __str__(self) -> str:
+        why = f": of {self.unknown} of its {self.tasks} tasks no {self.asked} costs are kept (--mapper search makes them)"
+        return f"predicted with {self.model.name} costs" + (why if self.unknown else "")
+
+
+def trace_costs(name: str, executor: Executor, machine: Cluster) -> TraceCosts | None:
+    """Return the costs that predict the executor's training steps, on rank 0 (None elsewhere). Measured costs are those on
+    disk: nothing is measured during training. If they lack one task, analytic costs predict all of them, since the two are
+    never mixed. Every rank calls it. Raises what `choose_costs` raises, on every rank."""
+
+    def choose() -> TraceCosts:
+        tasks, rule, ranks = executor.program("train").graph, executor.rule, executor.transport.size
+        model = choose_costs(name, executor.graph, machine, rule, ranks=ranks, kernels=executor.kernels)
+        if unknown := _unknown(tasks, model.seconds):
+            return TraceCosts(name, choose_costs(ANALYTIC, executor.graph, machine, rule), len(tasks), unknown)
+        return TraceCosts(name, model, len(tasks))
+
+    with executor.transport.patient(PATIENCE_SECONDS) if name != ANALYTIC else nullcontext():
+        found: TraceCosts | None = on_first_rank(executor.transport, choose, lambda _: None)
+    return found
+
+
+def _unknown(tasks: TaskGraph, cost: Cost) -> int:
+    """Number of tasks whose cost would have to be measured."""
+    unknown = 0
+    with before_measuring(nothing_new):
+        for task in tasks:
+            try:
+                cost(task)
+            except NotMeasured:
+                unknown += 1
+    return unknown

@@ -15,9 +15,8 @@ from taskflow.machine import host
 from taskflow.mapper import Strategy, SyncAlgorithm
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
-from taskflow.optimizer.algorithms.hybrid_starts import hybrids
 from taskflow.optimizer.algorithms.initial import known, random_start, with_syncs
-from taskflow.optimizer.algorithms.layer_annealing import SIMPLE, LayerAnnealing
+from taskflow.optimizer.algorithms.layer_annealing import SIMPLE, LayerAnnealing, hybrids
 from taskflow.optimizer.budget import Budget, BudgetPart
 from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.usage import where_time_goes

@@ -27,8 +27,7 @@ from taskflow.operators.operator import REGISTRY, Spec, iteration_space
 from taskflow.optimizer.cost.measured import before_measuring, nothing_new
 from taskflow.optimizer.cost.measured import bench as cost_bench
 from taskflow.optimizer.cost.measured.bench import Surroundings, measure
-from taskflow.optimizer.cost.measured.cache_eviction import OTHERS, CacheEvictor
-from taskflow.optimizer.cost.measured.cache_state import TYPICAL, CacheState
+from taskflow.optimizer.cost.measured.cache_state import OTHERS, TYPICAL, CacheEvictor, CacheState
 from taskflow.optimizer.cost.measured.identity import digest, identity
 from taskflow.optimizer.cost.measured.model import SIZES, MeasuredCosts
 from taskflow.optimizer.cost.measured.store import CostStore, Measurement

@@ -170,8 +170,8 @@ def test_where_seconds_count_no_plan_of_the_grid_is_simulated_that_is_dearer_tha
 
 def test_a_search_climbs_from_the_grids_best_plan_too(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans that recompute as much as memory requires may end where no single change helps."""
-    layered_search = import_module("taskflow.optimizer.grid.layered_search")
-    search_of, starts, ends = layered_search._LayeredSearch, [], []
+    plan_search = import_module("taskflow.optimizer.grid.plan_search")
+    search_of, starts, ends = plan_search._PlanSearch, [], []
     climb = search_of._from
 
     def noted(self: Any, trial: PlanTrial, plan: HybridPlan, seconds: float, spare: float) -> None:
@@ -206,7 +206,7 @@ def test_neighbours_with_the_same_passes_have_a_lower_price(everywhere: None, mo
     descended: list[bool] = []
     monkeypatch.setattr(PlanTrial, "of", noted)
     monkeypatch.setattr(
-        import_module("taskflow.optimizer.grid.layered_search"), "descend", lambda *_: descended.append(True) or []
+        import_module("taskflow.optimizer.grid.plan_search"), "descend", lambda *_: descended.append(True) or []
     )
     search(graph, machine(4), rule=RULE, budget="160p")
     alike = [
@@ -234,11 +234,11 @@ def test_a_search_goes_on_with_plans_that_it_had_no_time_for(monkeypatch: pytest
                 self.fitting, self.whole = every[-1:], False
             return self.fitting, count
 
-    module = import_module("taskflow.optimizer.grid.layered_search")
+    module = import_module("taskflow.optimizer.grid.plan_search")
     for name in ("_fit", "_descend", "_split", "_from"):
-        monkeypatch.setattr(module._LayeredSearch, name, lambda *_: None)
+        monkeypatch.setattr(module._PlanSearch, name, lambda *_: None)
     evaluator = make_evaluator(graph, cluster, rule=RULE)
-    found = module.layered_search(evaluator, SearchOptions(Budget(seconds=60.0)), OneSeen(graph, cluster, RULE))
+    found = module.plan_search(evaluator, SearchOptions(Budget(seconds=60.0)), OneSeen(graph, cluster, RULE))
     best = best_of_grid(make_evaluator(graph, cluster, rule=RULE))
     assert len(looks) == 2 and found.result.seconds == best.seconds and found.result.stopped == "stalled"
     assert found.result.proposals == found.proposals == 1 + len(best.simulated)
@@ -420,9 +420,10 @@ def test_what_would_fit_is_asked_only_if_nothing_does(
     of = import_module("taskflow.optimizer.phases")
 
     def none_fits(evaluator: Any, options: Any, grid: Any, share: float, **more: Any) -> Any:
-        return import_module("taskflow.optimizer.grid").LayeredFound(None, GridResult(None, None, 2.0, 1, 0, (), 0, (), 0.0), 0)
+        found = GridResult(None, None, 2.0, 1, 0, (), 0, (), 0.0)
+        return import_module("taskflow.optimizer.grid.plan_search").PlansFound(None, found, 0)
 
-    monkeypatch.setattr(of, "layered_search", none_fits)
+    monkeypatch.setattr(of, "plan_search", none_fits)
     monkeypatch.setattr(of, "held_bytes", lambda *_: 0)
     monkeypatch.setattr(of, "change_that_fits", lambda *_, over, allowed: asked.append(over()) or FittingChange("buy more"))
     if memory is None:
@@ -507,7 +508,7 @@ def test_a_plan_that_was_simulated_is_known_to_fit() -> None:
 @pytest.mark.parametrize(("phase", "share"), [("_fit", "FIT_SHARE"), ("_descend", "DESCENT_SHARE")])
 def test_plans_found_by_price_leave_time_to_simulate_them(monkeypatch: pytest.MonkeyPatch, phase: str, share: str) -> None:
     """Where finding them takes as long as it may, a part of the phase's time is left."""
-    module = import_module("taskflow.optimizer.grid.layered_search")
+    module = import_module("taskflow.optimizer.grid.plan_search")
     clock = SimpleNamespace(elapsed=0.0)
     left: list[float] = []
 
@@ -518,9 +519,9 @@ def test_plans_found_by_price_leave_time_to_simulate_them(monkeypatch: pytest.Mo
         return []
 
     monkeypatch.setattr(module, "descend", endless)
-    search = object.__new__(module._LayeredSearch)
+    search = object.__new__(module._PlanSearch)
     search.deadline, search.end, search.most, search.looks = clock, 40.0, 1, Looks()
     search.grid = SimpleNamespace(fitted=endless, fitting=[])
-    monkeypatch.setattr(module._LayeredSearch, "_simulate", lambda _, trial, plans, end: left.append(end - clock.elapsed))
+    monkeypatch.setattr(module._PlanSearch, "_simulate", lambda _, trial, plans, end: left.append(end - clock.elapsed))
     getattr(search, phase)(SimpleNamespace(simulated=0, over=lambda: False, seconds=1.0))
     assert left[0] >= 0.4 * 40.0 * getattr(module, share)

@@ -22,9 +22,8 @@ from taskflow.optimizer.space.decisions import Nearest
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.optimizer.traffic.additive import Additive
 from taskflow.optimizer.traffic.edges import Accesses, common, corners_of, makers, needed, owned, sent
-from taskflow.optimizer.traffic.links import Links
 from taskflow.optimizer.traffic.loads import Loads
-from taskflow.optimizer.traffic.messages import LOOKS, Messages
+from taskflow.optimizer.traffic.messages import LOOKS, Links, Messages
 from taskflow.regions import Rect
 from taskflow.rules import SGD
 

@@ -22,11 +22,10 @@ from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import product_flops
 from taskflow.optimizer.trust import MEASURED, Features, features, trust
-from taskflow.optimizer.trust.expected_error import FAR, LEAST, OTHER, UNSURE, expected
+from taskflow.optimizer.trust.expected_error import FAR, LEAST, OTHER, UNSURE, expected, product_seconds
 from taskflow.optimizer.trust.features import Reach, reach_of
 from taskflow.optimizer.trust.groups import GROUPS, OF_FILES, MeasuredGroup, group_of
 from taskflow.optimizer.trust.measured import VTRAIN
-from taskflow.optimizer.trust.product_seconds import product_seconds
 from taskflow.programs import load_program
 from taskflow.rules import Adam
 from taskflow.tasks import Compute

@@ -3,8 +3,3 @@
 from taskflow.models.pytorch.exported.file import examples_of_batch, load_exported, why_not_exported
 from taskflow.models.pytorch.exported.module import ExportedModule, exported_module, title_of
 from taskflow.models.pytorch.exported.proof import difference_to_program
-
-__all__ = [
-    "ExportedModule", "difference_to_program", "examples_of_batch", "exported_module", "load_exported", "title_of",
-    "why_not_exported",
-]

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 Function = Callable[..., Any]
-WRITTEN: dict[str, Function] = {}
-"""By the operator's name without overload."""
 ON_NUMBERS = {
     operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg, operator.pow,
     operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.and_, operator.or_, operator.not_,
@@ -55,260 +54,114 @@ def _nothing(*args: Any, **options: Any) -> None:
     """Placeholder for the result of a check."""
 
 
-def _is(*names: str) -> Callable[[Function], Function]:
-    """Decorator: calls operators of these names by the decorated function."""
-
-    def add(function: Function) -> Function:
-        WRITTEN.update(dict.fromkeys(names, function))
-        return function
-
-    return add
-
-
 def _sizes(given: Any) -> Any:
     """Sizes of windows as tuples; an empty one as None."""
     return (tuple(given) or None) if isinstance(given, (tuple, list)) else given
 
 
-# ---- layers' functions -------------------------------------------------------------------------------------------------------
+def _beside(count: int, function: Function) -> Function:
+    """A function that also returns so many results that nothing reads, as the operator does."""
+    return lambda *args, **options: (function(*args, **options), *[None] * count)
 
 
-@_is("embedding")
-def _embedding(weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Any:
-    row = padding_idx if padding_idx >= 0 else None
-    return F.embedding(indices, weight, row, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+def _in_place(function: Function) -> Function:
+    return partial(function, inplace=True)
 
 
-@_is("layer_norm")
-def _layer_norm(
-    input: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enable: bool = True
-) -> Any:
-    return F.layer_norm(input, tuple(normalized_shape), weight, bias, eps)
+# ---- functions with the arguments of ATen's description; the last of these may say how it is to be computed ------------------
+def _layer_norm(x: Any, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Any:
+    return F.layer_norm(x, tuple(shape), weight, bias, eps)
 
 
-@_is("grid_sampler", "grid_sampler_2d")
-def _grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
-    mode, padding = ("bilinear", "nearest", "bicubic")[interpolation_mode], ("zeros", "border", "reflection")[padding_mode]
-    return F.grid_sample(input, grid, mode, padding, align_corners)
+def _group_norm(x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Any:
+    return F.group_norm(x, groups, weight, bias, eps)
 
 
-@_is("native_layer_norm")
-def _native_layer_norm(input: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
-    return F.layer_norm(input, tuple(normalized_shape), weight, bias, eps), None, None
+def _rms_norm(x: Any, shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
+    return F.rms_norm(x, tuple(shape), weight, eps)
 
 
-@_is("group_norm")
-def _group_norm(
-    input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enabled: bool = True
-) -> Any:
-    return F.group_norm(input, num_groups, weight, bias, eps)
+def _embedding(weight: Any, indices: Any, row: int = -1, by_count: bool = False, sparse: bool = False) -> Any:
+    return F.embedding(indices, weight, row if row >= 0 else None, scale_grad_by_freq=by_count, sparse=sparse)
 
 
-@_is("native_group_norm")
-def _native_group_norm(input: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, group: int, eps: float) -> Any:
-    return F.group_norm(input, group, weight, bias, eps), None, None
+def _grid_sample(x: Any, grid: Any, mode: int, padding: int, align_corners: bool) -> Any:
+    modes, paddings = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+    return F.grid_sample(x, grid, modes[mode], paddings[padding], align_corners)
 
 
-@_is("rms_norm")
-def _rms_norm(input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
-    return F.rms_norm(input, tuple(normalized_shape), weight, eps)
+def _attention_on_cpus(q: Any, k: Any, v: Any, drop: float = 0.0, causal: bool = False, *, attn_mask: Any = None,
+                       scale: float | None = None) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask, drop, causal, scale=scale)
 
 
-@_is("_fused_rms_norm")
-def _fused_rms_norm(input: Any, normalized_shape: Sequence[int], weight: Any, eps: float | None) -> Any:
-    return F.rms_norm(input, tuple(normalized_shape), weight, eps), None
-
-
-@_is("dropout")
-def _dropout(input: Any, p: float, train: bool) -> Any:
-    return F.dropout(input, p, train)
-
-
-@_is("dropout_")
-def _dropout_in_place(input: Any, p: float, train: bool) -> Any:
-    return F.dropout(input, p, train, inplace=True)
-
-
-@_is("native_dropout")
-def _native_dropout(input: Any, p: float, train: bool | None) -> Any:
-    return F.dropout(input, p, bool(train)), None
-
-
-@_is("scaled_dot_product_attention")
-def _attention(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
-    scale: float | None = None, enable_gqa: bool = False,
-) -> Any:
-    return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-
-
-@_is("_scaled_dot_product_flash_attention_for_cpu")
-def _attention_on_cpus(
-    query: Any, key: Any, value: Any, dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: Any = None,
-    scale: float | None = None,
-) -> Any:
-    return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale), None
-
-
-@_is("convolution")
-def _convolution(
-    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
-) -> Any:
+def _convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, turned: bool, more: Any,
+                 groups: int) -> Any:
     images = len(weight.shape) - 2
-    if transposed:
-        turned = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[images - 1]
-        return turned(input, weight, bias, stride, padding, output_padding, groups, dilation)
-    return (F.conv1d, F.conv2d, F.conv3d)[images - 1](input, weight, bias, stride, padding, dilation, groups)
+    if turned:
+        function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[images - 1]
+        return function(x, weight, bias, stride, padding, more, groups, dilation)
+    return (F.conv1d, F.conv2d, F.conv3d)[images - 1](x, weight, bias, stride, padding, dilation, groups)
 
 
-# ---- activations, pooling ------------------------------------------------------------------------------------------------------
+def _max_pool2d(x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+    return F.max_pool2d(x, _sizes(kernel), _sizes(stride), _sizes(padding), _sizes(dilation), ceil_mode)
 
 
-def _activation(name: str, function: Function) -> None:
-    """An activation of torch.nn.functional that takes ATen's arguments, and its in-place variant."""
-    _is(name)(function)
-    _is(f"{name}_")(lambda *args, **options: function(*args, **options, inplace=True))
+def _avg_pool2d(x: Any, kernel: Any, stride: Any = (), padding: Any = 0, *options: Any) -> Any:
+    return F.avg_pool2d(x, *map(_sizes, (kernel, stride, padding)), *options)
 
 
-for _name in ("silu", "mish", "hardswish", "hardsigmoid", "relu6", "leaky_relu", "hardtanh"):
-    _activation(_name, getattr(F, _name))
+def _adaptive_avg_pool2d(x: Any, size: Any) -> Any:
+    return F.adaptive_avg_pool2d(x, _sizes(size))
 
 
-_is("linalg_vector_norm")(torch.linalg.vector_norm)
+def _nearest(x: Any, size: Any, *factors: Any) -> Any:
+    wanted = {"size": _sizes(size)} if size is not None else {"scale_factor": _sizes(factors[0])}
+    return F.interpolate(x, **wanted, mode="nearest")
 
 
-@_is("softmax")
-def _softmax(input: Any, dim: int, dtype: Any = None) -> Any:
-    return torch.softmax(input, dim, dtype=dtype)
-
-
-@_is("_softmax")
-def _plain_softmax(input: Any, dim: int, half_to_float: bool) -> Any:
-    return torch.softmax(input, dim)
-
-
-@_is("max_pool2d")
-def _max_pool2d(
-    input: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-) -> Any:
-    return F.max_pool2d(input, _sizes(kernel_size), _sizes(stride), _sizes(padding), _sizes(dilation), ceil_mode)
-
-
-@_is("max_pool2d_with_indices")
-def _max_pool2d_with_indices(*args: Any) -> Any:
-    return _max_pool2d(*args), None
-
-
-@_is("avg_pool2d")
-def _avg_pool2d(
-    input: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Any:
-    return F.avg_pool2d(
-        input, _sizes(kernel_size), _sizes(stride), _sizes(padding), ceil_mode, count_include_pad, divisor_override
-    )
-
-
-@_is("adaptive_avg_pool2d", "_adaptive_avg_pool2d")
-def _adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
-    return F.adaptive_avg_pool2d(input, _sizes(output_size))
-
-
-@_is("upsample_nearest2d")
-def _upsample_nearest2d(input: Any, output_size: Any, *factors: Any) -> Any:
-    if output_size is not None:
-        return F.interpolate(input, size=_sizes(output_size), mode="nearest")
-    return F.interpolate(input, scale_factor=_sizes(factors[0]), mode="nearest")
-
-
-@_is("constant_pad_nd")
-def _constant_pad(input: Any, pad: Sequence[int], value: float = 0.0) -> Any:
-    return F.pad(input, list(pad), "constant", value)
-
-
-@_is("pad")
-def _pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
-    return F.pad(input, list(pad), mode, value)
-
-
-# ---- types, shapes ---------------------------------------------------------------------------------------------------------------
-
-
-@_is("to", "_to_copy")
-def _to(input: Any, *args: Any, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
+def _to(x: Any, *args: Any, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
     kinds = [value for value in (*args, dtype) if isinstance(value, torch.dtype)]
     others = [value.dtype for value in args if isinstance(value, torch.Tensor)]
     orders = [value for value in (*args, memory_format) if isinstance(value, torch.memory_format)]
     kind = next(iter(kinds + others), None)
-    input = input if kind is None else input.to(kind)
-    return input if not orders or orders[0] is torch.preserve_format else input.contiguous(memory_format=orders[0])
+    x = x if kind is None else x.to(kind)
+    return x if not orders or orders[0] is torch.preserve_format else x.contiguous(memory_format=orders[0])
 
 
-@_is("alias", "lift_fresh")
-def _same(input: Any) -> Any:
-    return input
+def _clone(x: Any, memory_format: Any = torch.preserve_format) -> Any:
+    return x.clone(memory_format=memory_format)
 
 
-@_is("lift_fresh_copy", "clone")
-def _clone(input: Any, memory_format: Any = torch.preserve_format) -> Any:
-    return input.clone(memory_format=memory_format)
+def _slice(x: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
+    return x[(*[slice(None)] * (dim % x.ndim), slice(start, end, step))]
 
 
-@_is("contiguous")
-def _contiguous(input: Any, memory_format: Any = torch.contiguous_format) -> Any:
-    return input.contiguous(memory_format=memory_format)
-
-
-@_is("_unsafe_view", "_reshape_alias")
-def _reshaped(input: Any, size: Sequence[int], stride: Any = None) -> Any:
-    return input.reshape(size)
-
-
-@_is("view")
-def _view(input: Any, size: Any) -> Any:
-    return input.view(size)
-
-
-@_is("slice")
-def _slice(input: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
-    return input[(*[slice(None)] * (dim % input.ndim), slice(start, end, step))]
-
-
-@_is("index")
-def _index(input: Any, indices: Sequence[Any]) -> Any:
-    return input[tuple(slice(None) if part is None else part for part in indices)]
-
-
-@_is("einsum")
-def _einsum(equation: str, tensors: Sequence[Any], path: Any = None) -> Any:
-    return torch.einsum(equation, *tensors)
-
-
-@_is("numpy_T")
-def _turned(input: Any) -> Any:
-    return input.T
-
-
-@_is("mT")
-def _turned_last(input: Any) -> Any:
-    return input.mT
-
-
-@_is("split_with_sizes")
-def _split(input: Any, split_sizes: Sequence[int], dim: int = 0) -> Any:
-    return torch.split(input, list(split_sizes), dim)
-
-
-@_is("sym_size")
-def _size(input: Any, dim: int | None = None) -> Any:
-    return input.shape if dim is None else input.shape[dim]
-
-
-@_is("sym_numel")
-def _count(input: Any) -> Any:
-    return input.numel()
-
-
-@_is("item", "_local_scalar_dense")
-def _number(input: Any) -> Any:
-    return input.item()
+ACTIVATIONS = {name: getattr(F, name) for name in ("silu", "mish", "hardswish", "hardsigmoid", "relu6", "leaky_relu", "hardtanh")}
+WRITTEN: dict[str, Function] = {
+    **ACTIVATIONS, **{f"{name}_": _in_place(function) for name, function in ACTIVATIONS.items()},
+    "embedding": _embedding, "grid_sampler": _grid_sample, "grid_sampler_2d": _grid_sample,
+    "layer_norm": _layer_norm, "native_layer_norm": _beside(2, _layer_norm), "group_norm": _group_norm,
+    "native_group_norm": lambda x, weight, bias, n, c, area, groups, eps: (F.group_norm(x, groups, weight, bias, eps), None, None),
+    "rms_norm": _rms_norm, "_fused_rms_norm": _beside(1, _rms_norm),
+    "dropout": F.dropout, "dropout_": _in_place(F.dropout),
+    "native_dropout": lambda x, p, train: (F.dropout(x, p, bool(train)), None),
+    "scaled_dot_product_attention": F.scaled_dot_product_attention,
+    "_scaled_dot_product_flash_attention_for_cpu": _beside(1, _attention_on_cpus), "convolution": _convolution,
+    "linalg_vector_norm": torch.linalg.vector_norm, "softmax": lambda x, dim, dtype=None: torch.softmax(x, dim, dtype=dtype),
+    "_softmax": lambda x, dim, half_to_float: torch.softmax(x, dim),
+    "max_pool2d": _max_pool2d, "max_pool2d_with_indices": _beside(1, _max_pool2d), "avg_pool2d": _avg_pool2d,
+    "adaptive_avg_pool2d": _adaptive_avg_pool2d, "_adaptive_avg_pool2d": _adaptive_avg_pool2d, "upsample_nearest2d": _nearest,
+    "constant_pad_nd": lambda x, widths, value=0.0: F.pad(x, list(widths), "constant", value),
+    "pad": lambda x, widths, mode="constant", value=None: F.pad(x, list(widths), mode, value),
+    "to": _to, "_to_copy": _to, "alias": lambda x: x, "lift_fresh": lambda x: x, "lift_fresh_copy": _clone, "clone": _clone,
+    "_unsafe_view": lambda x, size: x.reshape(size), "_reshape_alias": lambda x, size, stride: x.reshape(size), "slice": _slice,
+    "index": lambda x, indices: x[tuple(slice(None) if part is None else part for part in indices)],
+    "einsum": lambda equation, tensors, path=None: torch.einsum(equation, *tensors),
+    "numpy_T": lambda x: x.T, "mT": lambda x: x.mT,
+    "split_with_sizes": lambda x, sizes, dim=0: torch.split(x, list(sizes), dim),
+    "sym_size": lambda x, dim=None: x.shape if dim is None else x.shape[dim], "sym_numel": lambda x: x.numel(),
+    "item": lambda x: x.item(), "_local_scalar_dense": lambda x: x.item(),
+}
+"""By the operator's name without overload."""

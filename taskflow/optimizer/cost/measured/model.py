@@ -22,8 +22,7 @@ from taskflow.operators.operator import Array, Operator, Spec
 from taskflow.optimizer.cost.accumulated_gradients import Adding
 from taskflow.optimizer.cost.measured.bench import ARRAYS, Surroundings, measure, memory_action, piece_action, runs_of
 from taskflow.optimizer.cost.measured.blas_threads import blas_threads
-from taskflow.optimizer.cost.measured.cache_eviction import CacheEvictor
-from taskflow.optimizer.cost.measured.cache_state import FRESH, TYPICAL, CacheState
+from taskflow.optimizer.cost.measured.cache_state import FRESH, TYPICAL, CacheEvictor, CacheState
 from taskflow.optimizer.cost.measured.contention import ContendingProcesses
 from taskflow.optimizer.cost.measured.guard import NotMeasured, may_measure
 from taskflow.optimizer.cost.measured.identity import identity

@@ -12,17 +12,3 @@ from taskflow.optimizer.evaluate.folded.links import FoldedResources
 from taskflow.optimizer.evaluate.folded.memory import folded_profile, folded_use
 from taskflow.optimizer.evaluate.folded.replica import replica_course, replica_operators, replica_passes, replica_path
 from taskflow.optimizer.evaluate.folded.step import FoldedStep, folded_step
-
-__all__ = [
-    "KEPT",
-    "FoldedResources",
-    "FoldedStep",
-    "folded_profile",
-    "folded_step",
-    "folded_use",
-    "replica_course",
-    "replica_operators",
-    "replica_passes",
-    "replica_path",
-    "simulate_arrays",
-]

@@ -1,5 +1,5 @@
 // The gradient of an operator's outputs: the sum of what their readers put, and its way to all pieces that need it.
-// The definition is tasks/lower/backward.py and tasks/lower/reduce.py; tests/optimizer/evaluate/test_core_equal.py holds them
+// The definition is tasks/lower/backward.py and tasks/lower/forward.py; tests/optimizer/evaluate/test_core_equal.py holds them
 // equal.
 #pragma once
 

@@ -36,7 +36,7 @@ DEARER = 1.1  # times the price of the current plan that a neighbour may have to
 
 
 @dataclass(frozen=True, slots=True)
-class LayeredFound:
+class PlansFound:
     """``result`` of the search, None if no plan was found that fits; ``grid``: the result of the grid alone."""
 
     result: SearchResult | None
@@ -54,15 +54,15 @@ class Begun:
     spare: float
 
 
-def layered_search(
+def plan_search(
     evaluator: Evaluator, options: SearchOptions, grid: AnyGrid, share: float = 1.0, *,
     make: Callable[[HybridPlan], Strategy] | None = None, begun: Sequence[Begun] = (),
-) -> LayeredFound:
+) -> PlansFound:
     """Simulate the best plans of the grid, then search from the best of them, and from those ``begun``, within ``share`` of the
     time and part of the proposals. If it ends early although not all plans of the grid were looked at, it goes on with these.
     ``make``: makes a plan's strategy (`Allowed.strategy`). Ctrl-C ends it with the best plan so far; it is raised if there is
     none."""
-    search = _LayeredSearch(evaluator, options, grid, share, make, begun)
+    search = _PlanSearch(evaluator, options, grid, share, make, begun)
     found = search.found()
     result, deadline = found.result, search.deadline
     if result is None or result.stopped != "stalled" or grid.whole or not isfinite(deadline.seconds) or not result.strategy.plan:
@@ -70,11 +70,11 @@ def layered_search(
     if (left := search.end - deadline.elapsed) <= GOES_ON * deadline.seconds:
         return found
     best = Begun(result.strategy.plan, result.strategy, result.seconds, spare_of(search.lacks, result.strategy))
-    again = _LayeredSearch(evaluator, options, grid, left / deadline.left, make, (*begun, best), must=False)
+    again = _PlanSearch(evaluator, options, grid, left / deadline.left, make, (*begun, best), must=False)
     return _joined(found, again.found())
 
 
-def _joined(found: LayeredFound, again: LayeredFound) -> LayeredFound:
+def _joined(found: PlansFound, again: PlansFound) -> PlansFound:
     """What a search and its continuation have found."""
     one, other = found.result, again.result
     if one is None or other is None:
@@ -85,10 +85,10 @@ def _joined(found: LayeredFound, again: LayeredFound) -> LayeredFound:
         proposals=one.proposals + other.proposals, accepted=one.accepted + other.accepted, refused=one.refused + other.refused,
         search_seconds=other.search_seconds, left_out=tuple(dict.fromkeys((*one.left_out, *other.left_out))),
     )
-    return LayeredFound(result, min(found.grid, again.grid, key=lambda grid: grid.seconds), found.proposals + again.proposals)
+    return PlansFound(result, min(found.grid, again.grid, key=lambda grid: grid.seconds), found.proposals + again.proposals)
 
 
-class _LayeredSearch:
+class _PlanSearch:
     def __init__(
         self, evaluator: Evaluator, options: SearchOptions, grid: AnyGrid, share: float,
         make: Callable[[HybridPlan], Strategy] | None, begun: Sequence[Begun], must: bool = True,
@@ -111,7 +111,7 @@ class _LayeredSearch:
         self.halved: set[HybridPlan] = set()  # plans that `_split` has simulated
         self.climbed: set[HybridPlan] = set()  # from, or tried there
 
-    def found(self) -> LayeredFound:
+    def found(self) -> PlansFound:
         self._tell("grid", inf, 0)
         last = self.deadline.seconds if self.options.rivals else self.end
         best = best_of_grid(
@@ -149,8 +149,8 @@ class _LayeredSearch:
                 self.deadline.stopped, stopped = True, "interrupted"
         proposals += trial.simulated
         if trial.strategy is None:
-            return LayeredFound(None, best, proposals)
-        return LayeredFound(self._result(trial, best, trial.strategy, proposals, stopped), best, proposals)
+            return PlansFound(None, best, proposals)
+        return PlansFound(self._result(trial, best, trial.strategy, proposals, stopped), best, proposals)
 
     def _result(self, trial: PlanTrial, best: GridResult, strategy: Strategy, proposals: int, stopped: str) -> SearchResult:
         return SearchResult(
