@@ -12,17 +12,16 @@ from taskflow.mapper import HybridParallel, map_graph
 from taskflow.optimizer import NO_TIME, BudgetExhausted, Deadline, SearchResult, has_usual_plans, usual_plans
 from taskflow.optimizer.evaluate import TooManyTasksError
 
-LEAST_SECONDS = 3.0  # for all plans beside it, whatever is left of the budget
-
 
 def beside(problem: Problem, seconds: float, quiet: bool) -> list[dict[str, Any]]:
     """Return a row for each usual plan (`usual_plans`), as `describe` has it with ``plan``, its notation; where there is none, only
-    ``name``, ``plan`` and ``why``. None for networks without layers, and with costs that have to be measured."""
+    ``name``, ``plan`` and ``why``. None for networks without layers, and with costs that have to be measured. ``seconds``: for all
+    of them."""
     graph, machine, evaluator = problem.graph, problem.machine, problem.evaluator
     rule = evaluator.rule
     if rule is None or evaluator.costs.measures or not has_usual_plans(graph, machine, rule):
         return []
-    deadline = Deadline(max(LEAST_SECONDS, seconds))
+    deadline = Deadline(seconds)
     rows: list[dict[str, Any]] = []
     with working("plans beside it", not quiet), evaluator.interruptible(deadline.check):
         for usual in usual_plans(graph, machine, problem.memory_check.for_search(), rule, lambda: deadline.expired):

@@ -10,6 +10,8 @@ from taskflow.optimizer import Budget
 
 LEAST_SECONDS = 10.0  # of a search, so that there is a good plan even if reading the network has taken all the time
 KEPT = 0.15  # of a budget, for what is said about the plan
+LEAST_BESIDE = 3.0  # seconds for all plans beside the one that was found, whatever is left of the budget
+LEAST_PART = 1e-3  # seconds of one of several searches, if none are left
 NEXT_SHARE = 0.2  # of a budget, for the plans next to it, where these are asked for
 
 
@@ -32,10 +34,14 @@ class CommandBudget:
         """Seconds that are left, at least 0."""
         return max(0.0, self.whole.seconds - (time.perf_counter() - self._began))
 
+    def part(self, share: float) -> Budget:
+        """A share of the seconds that are left, for one of several searches; each may make all proposals."""
+        return replace(self.whole, seconds=self.whole.seconds if self.whole.seconds == inf else max(LEAST_PART, share * self.rest))
+
     @property
     def beside(self) -> float:
-        """Seconds that are left for the plans beside the one that was found, at least 0."""
-        return inf if self.whole.seconds == inf else max(0.0, self.rest - self._more * self.whole.seconds)
+        """Seconds that are left for the plans beside the one that was found, at least `LEAST_BESIDE`."""
+        return inf if self.whole.seconds == inf else max(LEAST_BESIDE, self.rest - self._more * self.whole.seconds)
 
     @property
     def search(self) -> Budget:

@@ -212,7 +212,7 @@ def _saved(problem: Problem, found: SearchResult, out: str | None) -> OSError | 
 def run_search(
     problem: Problem, algorithm: str, budget: Budget, seed: int, quiet: bool, space: SpaceOptions, memory: bool,
     *, alone: bool = False, workers: int | None = None, target: str | None = None, starts: Sequence[Strategy] = (),
-    products: str = "",
+    products: str = "", answered: bool = False,
 ) -> SearchResult:
     """Search, with progress on stderr: the best time, proposals a second, and the share that is accepted."""
     show = not quiet and sys.stderr.isatty()
@@ -220,5 +220,5 @@ def run_search(
         return search(
             problem.graph, problem.machine, budget=budget, seed=seed, algorithm=algorithm, space=space,
             memory=problem.memory_check if memory else False, progress=display.say if show else None, use=problem.evaluator,
-            alone=alone, workers=workers, target=target, starts=starts, products=products,
+            alone=alone, workers=workers, target=target, starts=starts, products=products, answered=answered,
         )

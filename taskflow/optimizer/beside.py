@@ -10,13 +10,14 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import HybridParallel, Strategy, layer_numbers, map_graph, parse_plan, samples, suits
 from taskflow.optimizer.budget import BudgetExhausted
-from taskflow.optimizer.grid import MARGIN, expert_degrees, make_grid
+from taskflow.optimizer.grid import expert_degrees, make_grid
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.units import reads_words
 from taskflow.rules import UpdateRule
 
 MOST_TENSOR, MOST_SAMPLES = 8, 4  # that share a layer; of a micro-batch of Megatron-LM's way
 FULL = ("", " recompute=full")
+DOUBTFUL = 0.05  # of the memory that a plan may need too much in closed form: few of those beyond it fit after all
 NO_TIME = "there was no time to try it"
 
 
@@ -47,8 +48,9 @@ def usual_plans(
 
     DDP and FSDP (``zero3``) have as many samples in a micro-batch as fit, FSDP with layers recomputed only if nothing else fits.
     Megatron-LM shares layers among as few devices of a node as fit, then has as few stages, and its distributed update
-    (``zero1``). Experts that have places are dealt within a node instead, and layers are not shared. ``over``: whether to try no
-    more. Of a plan at which BudgetExhausted is raised, from within ``check``, it is said that there was no time.
+    (``zero1``). Experts that have places are dealt within a node instead, and layers are not shared. What needs over 5 % too much
+    memory in closed form is passed over. ``over``: whether to try no more. Of a plan at which BudgetExhausted is raised, from
+    within ``check``, it is said that there was no time.
     """
     count, batch = len(machine.processors), samples(graph)
     sizes = _sizes(batch // count) if batch % count == 0 else []
@@ -76,7 +78,7 @@ def _may_fit(graph: OperatorGraph, machine: Machine, rule: UpdateRule) -> Callab
     def may_fit(words: str) -> bool:
         plan = parse_plan(words)
         try:
-            return grid.memory(plan, samples(graph) // plan.samples_a_pass).nbytes <= (1 + MARGIN) * grid.memory_bytes
+            return grid.memory(plan, samples(graph) // plan.samples_a_pass).nbytes <= (1 + DOUBTFUL) * grid.memory_bytes
         except ValueError:  # the network cannot be cut so, which is said when the plan is made
             return True
 
@@ -94,7 +96,8 @@ def _shared(graph: OperatorGraph, machine: Machine) -> list[tuple[int, int, int]
     last within a node."""
     count, node = len(machine.processors), machine.processors[0].node
     there = gcd(sum(processor.node == node for processor in machine.processors), count)
-    within, stages = gcd(MOST_TENSOR, there), [1 << k for k in range(1, 10)]
+    layers = max(layer_numbers(graph).values(), default=-1) + 1
+    within, stages = gcd(MOST_TENSOR, there), [p for p in (1 << k for k in range(1, 10)) if p <= layers]
     if (dealt := gcd(there, max(expert_degrees(graph)))) > 1:
         return [(1, p, dealt) for p in (1, *stages) if count % (p * dealt) == 0]
     shares = [1 << k for k in range(within.bit_length())]

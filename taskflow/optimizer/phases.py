@@ -23,6 +23,7 @@ from taskflow.optimizer.grid import (
     Allowed,
     AnyGrid,
     Begun,
+    GridResult,
     change_that_fits,
     held_bytes,
     joined,
@@ -88,7 +89,9 @@ class SearchRun:
     whole: bool = True
     """Whether weights and state fit a device."""
     grid: AnyGrid | None = None
-    """That of the plans in notation which are searched."""
+    """That of the plans in notation which are searched,"""
+    best_of_grid: GridResult | None = None
+    """and what was found of it before any plan was changed."""
     error: Exception | None = None
     """Why the last phase that failed found nothing."""
 
@@ -139,8 +142,8 @@ def in_phases(run: SearchRun) -> SearchResult:
         raise run.error
     found = run.found
     return replace(
-        found, phases=tuple(reports), grid=run.grid, search_seconds=run.deadline.elapsed, starts={**run.starts, **found.starts},
-        lacking=(*run.lacking, *found.lacking),
+        found, phases=tuple(reports), grid=run.grid, best_of_grid=run.best_of_grid, search_seconds=run.deadline.elapsed,
+        starts={**run.starts, **found.starts}, lacking=(*run.lacking, *found.lacking),
         left_out=(*found.left_out, *run.left_out, *(() if run.target is None else run.target.left_out)),
     )
 
@@ -217,7 +220,7 @@ def _plans(run: SearchRun) -> SearchResult | None:
     searched = plan_search(
         evaluator, replace(options, lacks=run.lacks), grid, share, make=allowed.strategy, begun=run.begun
     )
-    first = searched.result
+    first, run.best_of_grid = searched.result, searched.grid
     late = Deadline(max(deadline.left, LATE_BOUND))  # a bound is known only if no other phase follows
     try:
         run.least = grid.least(lambda: late.expired or deadline.stopped)
@@ -274,7 +277,7 @@ def _operators(run: SearchRun) -> SearchResult | None:
         )
     options, deadline = run.options, run.deadline
     left = max(1, options.budget.proposals - run.proposals)  # what people write is looked at in any case
-    options = replace(options, budget=replace(options.budget, proposals=left), answered=run.found is not None)
+    options = replace(options, budget=replace(options.budget, proposals=left), answered=options.answered or run.found is not None)
     if run.target is not None:
         seconds = max(SEARCH_SHARE * deadline.left, 1e-3)
         options = replace(options, budget=Budget(seconds, left), deadline=deadline.part(seconds))

@@ -11,7 +11,7 @@ from taskflow.mapper import Strategy
 from taskflow.wording import listed, milliseconds, sentence
 
 if TYPE_CHECKING:
-    from taskflow.optimizer.grid import AnyGrid  # which gives results itself
+    from taskflow.optimizer.grid import AnyGrid, GridResult  # which gives results itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,7 @@ class SearchResult:
     - ``left_out``: what was not done, and why.
     - ``phases``: what each part of the search did (`taskflow.optimizer.phases`).
     - ``grid``: that of the plans in notation which were searched, with the prices found so far; None if none were.
+    - ``best_of_grid``: what was found of it before any plan was changed.
     """
 
     strategy: Strategy
@@ -135,6 +136,7 @@ class SearchResult:
     lacking: tuple[str, ...] = ()
     phases: tuple[PhaseReport, ...] = ()
     grid: AnyGrid | None = field(default=None, repr=False, compare=False)
+    best_of_grid: GridResult | None = field(default=None, repr=False, compare=False)
 
     @property
     def gap(self) -> float | None:

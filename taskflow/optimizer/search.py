@@ -56,6 +56,7 @@ def search(
     workers: int | None = None,
     target: PlanTarget | str | None = None,
     products: str = "",
+    answered: bool = False,
 ) -> SearchResult:
     """Search for a strategy with which training ``graph`` on ``machine`` is fast. The result is never predicted to be slower
     than data parallelism, the expert strategy, model parallelism, or ``starts``.
@@ -78,6 +79,7 @@ def search(
       returned, predicted as its training program runs it unless the machine names a program.
     - ``products``: ``fp8`` has the products of linear layers in 8 bits, in all plans (`HybridPlan.products`). Numbers differ
       a little, so a search does not choose this by itself. Only plans in notation are searched then.
+    - ``answered``: another search already has a plan, so that this one ends on time even if it has found none.
 
     Ctrl-C returns the best plan so far. The phases of a search are in `taskflow.optimizer.phases`. For a large network of layers
     (`no_grid`), the guided search begins with plans with micro-batches, stages, recomputation and sharded state, of those that
@@ -119,7 +121,7 @@ def search(
     options = SearchOptions(
         limit, seed, operator_space, rivals=() if alone or grid_alone else (*known(graph, machine), *unordered),
         starts=starts if alone else (),
-        lacks=check, progress=progress, deadline=deadline,
+        lacks=check, progress=progress, deadline=deadline, answered=answered,
         bound=None if measures or not no_plans else partial(unordered_bound, evaluator, operator_space, uneven=uneven),
     )
 

@@ -18,12 +18,12 @@ from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
 from taskflow.optimizer.grid.allowed import NotAllowedError
 from taskflow.optimizer.grid.bound_work import LayerWorks
-from taskflow.optimizer.grid.memory import PlanMemory, memory_of_plan
+from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, memory_of_plan
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.plan_bound import least_of_plans, least_unordered_bytes
-from taskflow.optimizer.grid.plans import has_no_order, runs_after_micro_batches, unusual
+from taskflow.optimizer.grid.plans import has_no_order, runs_after_micro_batches
 from taskflow.optimizer.grid.price import PlanPrices
-from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans, varied
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, by_price, priced_plans, varied
 from taskflow.optimizer.grid.recompute_to_fit import fitted, refitted
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
@@ -116,6 +116,8 @@ class PlanGrid(AnyGrid):
         self.sums = PlanSums(GraphTables(graph, machine), rule, all_of_a_layer)
         self.prices = PlanPrices(self.sums)
         self._listed: list[tuple[HybridPlan, int]] = []
+        self._known: dict[HybridPlan, PricedPlan] = {}  # that have been looked at,
+        self._huge: set[HybridPlan] = set()  # and those of them that need far too much memory
 
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
         every, self.whole = self.listed(), True
@@ -124,18 +126,31 @@ class PlanGrid(AnyGrid):
             self.whole = self.whole and not over()
             return not self.whole
 
-        self.fitting, self.refused = priced_plans(self, every, ended)
+        self._look(every, ended)
+        known = [self._known[plan] for plan, _ in every if plan in self._known]
+        self.fitting = by_price([one for one in known if self._fits(one)])
+        self.refused = [one for one in known if not self._fits(one)]
         return self.fitting, len(every)
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
-        """Return those of these plans that fit and that people often use (not `unusual`): a tenth, soon priced."""
-        return priced_plans(self, (one for one in self.sums.axes.plans(usual=True) if self._takes(one[0])), over)[0]
+        """Return those of these plans that fit and that people often use (`PlanAxes.unusual`): a tenth, soon priced."""
+        every = [one for one in self.sums.axes.plans(usual=True) if self._takes(one[0])]
+        self._look(every, over)
+        return by_price([self._known[plan] for plan, _ in every if plan in self._known and self._fits(self._known[plan])])
+
+    def _look(self, plans: Sequence[tuple[HybridPlan, int]], over: Callable[[], bool]) -> None:
+        """Price those of these plans that have not been looked at."""
+        for some in priced_plans(self, (one for one in plans if one[0] not in self._known), over, self._huge):
+            self._known.update((one.plan, one) for one in some)
+
+    def _fits(self, one: PricedPlan) -> bool:
+        return one.memory.nbytes <= (1 + MARGIN) * self.memory_bytes
 
     def listed(self) -> list[tuple[HybridPlan, int]]:
         """Return all plans with their numbers of micro-batches, those with fewer unusual features first."""
         if not self._listed:
             every = [one for one in self.sums.axes.plans() if self._takes(one[0])]
-            self._listed = sorted(every, key=lambda one: unusual(one[0]))
+            self._listed = sorted(every, key=lambda one: self.sums.axes.unusual(one[0]))
         return self._listed
 
     def memory(self, plan: HybridPlan, count: int) -> PlanMemory:
@@ -239,14 +254,14 @@ def _order(
     """Yield the plans in the order of simulation. ``early``: the first is a usual one, the smallest of those with nearly the best
     price, and comes before the others are priced. ``counts`` receives the number of plans and of those that fit."""
 
-    def part() -> Callable[[], bool]:
-        """Whether a share of what is left from now on has passed: of all time, if there must be a plan and is none."""
-        last = end if trial.best is not None or not must else deadline.elapsed + max(0.0, deadline.left)
+    def part(all_of_it: bool = False) -> Callable[[], bool]:
+        """Whether a share of what is left from now on has passed: of the grid's time, or of all time."""
+        last = deadline.elapsed + max(0.0, deadline.left) if all_of_it else end
         until = deadline.elapsed + PRICING * max(0.0, last - deadline.elapsed)
         return lambda: deadline.expired or deadline.elapsed >= until or looked()
 
     first: HybridPlan | None = None
-    if early and (usual := grid.usual(part())):
+    if early and (usual := grid.usual(part()) or (grid.usual(part(True)) if must else [])):
         counts[:] = len(usual), len(usual)  # others are listed, which takes seconds of thousands of devices, once there is a plan
         quick = [
             one for one in usual if one.memory.nbytes <= SURE * grid.memory_bytes and one.seconds <= NEAR * usual[0].seconds
@@ -254,7 +269,7 @@ def _order(
         for one in sorted(quick, key=lambda one: (trial.work(one.plan, one.micro_batches), one.seconds))[:1]:
             first = one.plan
             yield one
-    plans, counts[0] = grid.plans(part())  # of what the first plan has left
+    plans, counts[0] = grid.plans(part(must and trial.best is None))  # of what the first plan has left
     counts[1] = len(plans)
     yield from varied([one for one in plans if one.plan != first], lambda: trial.simulated, lambda: trial.refused)
 

@@ -23,7 +23,7 @@ from taskflow.optimizer.grid.memory import PlanMemory
 from taskflow.optimizer.grid.mixed_price import MixedPrices, of_replica, unlike
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.places import Places, PlacesOf
-from taskflow.optimizer.grid.plans import PlanAxes, powers, unusual
+from taskflow.optimizer.grid.plans import PlanAxes, powers
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array, GraphTables
@@ -72,7 +72,7 @@ class MixedGrid(AnyGrid):
         return self.fitting, len(seen)
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
-        """Return those of these plans that fit and that people often use (not `unusual`)."""
+        """Return those of these plans that fit and that people often use (`PlanAxes.unusual`)."""
         return priced_plans(self, self._every(over, set(), most=0), over)[0]
 
     def fitted(self, over: Callable[[], bool], known: float) -> list[PricedPlan]:
@@ -93,8 +93,8 @@ class MixedGrid(AnyGrid):
     ) -> Iterator[tuple[HybridPlan, int]]:
         """Yield each plan once that has at most so many unusual features, with its number of micro-batches, until ``over``
         answers true. ``seen`` receives them."""
-        shapes = [one for one in self._shapes() if unusual(one[0]) <= most]
-        for shape, places in sorted(shapes, key=lambda one: unusual(one[0])):
+        shapes = [one for one in self._shapes() if self.axes.unusual(one[0]) <= most]
+        for shape, places in sorted(shapes, key=lambda one: self.axes.unusual(one[0])):
             if over():
                 return
             with suppress(ValueError):  # the network cannot be cut so

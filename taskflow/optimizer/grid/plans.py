@@ -78,7 +78,7 @@ class PlanAxes:
             count = each // mb
             for v in [1] if usual else self._virtual(p, count):
                 shape = HybridPlan(tensor=t, pipeline=p, data=d, micro_batch=mb, virtual=v, context=c)
-                yield from ((plan, count) for plan in self.variants(shape) if not usual or not unusual(plan))
+                yield from ((plan, count) for plan in self.variants(shape) if not usual or not self.unusual(plan))
 
     def variants(self, shape: HybridPlan) -> Iterator[HybridPlan]:
         """Yield a plan with every way to distribute experts, to recompute and to shard state."""
@@ -90,17 +90,17 @@ class PlanAxes:
                 for zero in (3, 2, 1, 0) if shape.context * replicas > 1 else (0,):
                     yield replace(shape, experts=e, recompute=recompute, zero=zero)
 
+    def unusual(self, plan: HybridPlan) -> int:
+        """Return how many unusual features a plan has. If time is short, plans with more of them are left out. Weights by shares
+        are usual where there are no stages, experts that are dealt are within a node."""
+        shares = plan.zero == 2 or (plan.zero == 3 and plan.pipeline > 1)
+        far = plan.experts > 1 and plan.tensor * plan.context * plan.experts > self.node
+        return shares + far + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
+
     def _virtual(self, p: int, count: int) -> list[int]:
         if p == 1 or count % p:
             return [1]
         return [v for v in powers(MOST_VIRTUAL) if v * p <= max(p, self.layers)]
-
-
-def unusual(plan: HybridPlan) -> int:
-    """Return how many unusual features a plan has. If time is short, plans with more of them are left out. Weights by shares are
-    usual where there are no stages."""
-    shares = plan.zero == 2 or (plan.zero == 3 and plan.pipeline > 1)
-    return shares + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
 
 
 def powers(most: int) -> list[int]:

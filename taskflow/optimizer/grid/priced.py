@@ -105,13 +105,14 @@ class AnyGrid(ABC):
 
 
 def priced_plans(
-    grid: AnyGrid, plans: Iterable[tuple[HybridPlan, int]], over: Callable[[], bool]
+    grid: AnyGrid, plans: Iterable[tuple[HybridPlan, int]], over: Callable[[], bool], huge: set[HybridPlan] | None = None
 ) -> tuple[list[PricedPlan], list[PricedPlan]]:
     """Return, of ``plans`` with their numbers of micro-batches, those that fit in closed form, the one with the best price first,
     and those that do not, without prices. Those that need far more than the memory even in smaller micro-batches, which came
-    before, are left out. Stops early once ``over`` answers true; `PRICED` are priced together."""
+    before, are left out; ``huge``: those that are known, to which others are added. Stops early once ``over`` answers true;
+    `PRICED` are priced together."""
     priced: list[PricedPlan] = []
-    huge: set[HybridPlan] = set()
+    huge = set() if huge is None else huge
     refused: list[PricedPlan] = []
     left = iter(plans)
     while some := list(islice(left, PRICED)):
@@ -136,7 +137,12 @@ def priced_plans(
         priced += [PricedPlan(plan, count, seconds, memory) for (plan, count, memory), seconds in zip(fitting, prices)]
         if over():
             break
-    return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.plan))), refused
+    return by_price(priced), refused
+
+
+def by_price(plans: Iterable[PricedPlan]) -> list[PricedPlan]:
+    """Return plans in order, the one with the best price first."""
+    return sorted(plans, key=lambda one: (one.seconds, one.memory.nbytes, str(one.plan)))
 
 
 def _surely_huge(plan: HybridPlan, count: int, huge: Collection[HybridPlan]) -> bool:

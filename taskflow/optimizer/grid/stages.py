@@ -102,6 +102,8 @@ class PlanSums:
         self._sums: dict[object, StageSums] = {}
         self._adding: dict[object, Array] = {}
         self._weights: dict[object, StageWeights] = {}
+        self._read: dict[tuple[bytes, ...], int] = {}
+        self._numbers: dict[int, int] = {}  # of tables, which are kept
         self._buckets: dict[object, Array] = {}
         blocks, units = blocks_of(self.graph), dict[str, int]()
         layers = [parameter.layer for node in self.graph for parameter in node.parameters]
@@ -249,11 +251,18 @@ class PlanSums:
 
     def weights(self, plan: HybridPlan) -> StageWeights:
         """Return the weights that a plan's stages hold and exchange."""
-        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages, plan.data,
-               plan.shard_group, plan.zero_layers or plan.zero, plan.in_blocks, plan.bucket)  # fmt: skip
+        key = (self._weights_read(self.tables.of(plan)), plan.tensor, plan.context, plan.experts, plan.pipeline, plan.virtual,
+               plan.stages, plan.data, plan.shard_group, plan.zero_layers or plan.zero, plan.in_blocks, plan.bucket)  # fmt: skip
         if key not in self._weights:
             self._weights[key] = self._weigh(plan, self.tables.of(plan))
         return self._weights[key]
+
+    def _weights_read(self, table: NodeTable) -> int:
+        """Return a number that tables have alike whose pieces read the same weights, as those of other micro-batches do."""
+        if id(table) not in self._numbers:
+            parts = table.weight_elements, table.weight_bytes, table.weight_holders
+            self._numbers[id(table)] = self._read.setdefault(tuple(part.tobytes() for part in parts), len(self._read))
+        return self._numbers[id(table)]
 
     def _weigh(self, plan: HybridPlan, table: NodeTable) -> StageWeights:
         tables, plan = self.tables, plan
