@@ -20,6 +20,7 @@ from taskflow.operators.tensor import Tensor
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 import torch_cases_apart  # noqa: E402, F401
+import torch_cases_choices  # noqa: E402, F401
 import torch_cases_complex  # noqa: E402  they fill CASES
 import torch_cases_draws  # noqa: E402, F401
 import torch_cases_images  # noqa: E402, F401
