@@ -326,11 +326,11 @@ for _name, _function in {
     "maximum_of_a_mask": lambda x: torch.max(x - 1, torch.full((), torch.finfo(x.dtype).min, dtype=x.dtype)),
 }.items():
     simple(_function, name=_name)
+simple(lambda x: x.round(), name="rounded")
+simple(lambda x: x[:, torch.arange(6) > 2], name="chosen_by_booleans")
 for _name, _function in {
-    "straight_through": lambda x: x.round(),
     "quantized_stub": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),
     "norm_of_order_3": lambda x: F.normalize(x, 3.0),
-    "chosen_by_booleans": lambda x: x[:, torch.arange(6) > 2],
     "tensor_exponent": lambda x: x.abs() ** x, "random_relu": lambda x: F.rrelu(x, training=True),
     "alpha_dropout": lambda x: F.alpha_dropout(x, 0.5, True), "feature_dropout": lambda x: F.dropout1d(x.view(4, 2, 3), 0.5, True),
     "diagonal": lambda x: x[:, :4].diagonal(),

@@ -366,6 +366,7 @@ TORCH = {
     "silu": lambda op, x: F.silu(x),
     "softmax": _softmax,
     "split": lambda op, x: torch.split(x, op.sections, op.dim),
+    "step": lambda op, x: getattr(torch, op.function)(x),
     "sub": lambda op, a, b: a - b,
     "swiglu": lambda op, gate, x: F.silu(gate) * x,
     "tanh": lambda op, x: torch.tanh(x),

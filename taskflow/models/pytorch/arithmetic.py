@@ -230,6 +230,8 @@ _unary(ops.abs, "abs", "abs_", "absolute")
 _unary(ops.erf, "erf", "erf_")
 _unary(lambda x, name: ops.log(ops.shift(x, 1.0, name=f"{name}.one_more"), name=name), "log1p", "log1p_")
 _unary(lambda x, name: ops.shift(ops.exp(x, name=f"{name}.exp"), -1.0, name=name), "expm1", "expm1_")
+for _step in ("round", "floor", "ceil", "trunc", "sign"):
+    _unary(lambda x, name, function=_step: ops.step(x, function, name=name), _step, f"{_step}_")
 _unary(ops.sigmoid, "sigmoid", "sigmoid_")
 _unary(ops.tanh, "tanh", "tanh_")
 

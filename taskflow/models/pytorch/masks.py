@@ -26,6 +26,7 @@ from taskflow.models.pytorch.registry import (
     once_of,
     tensor_of,
 )
+from taskflow.models.pytorch.scattering import hits, scattered_entries
 from taskflow.models.pytorch.site import Unsupported, require
 from taskflow.models.pytorch.steps import Fixed, leaves, mapped
 from taskflow.operators.tensor import Tensor
@@ -201,8 +202,7 @@ def converted(graph: OperatorGraph, name: str, input: Any, *args: Any, **options
         if kinds and not kinds[0].is_floating_point and kinds[0] is not torch.bool:
             return counted(graph, name, input)
         return input if not kinds or kinds[0] is torch.bool else ops.cast(input.tensor, name_of_type(kinds[0]), name=name)
-    require(input.dtype.kind in "iu", "truth values of floats")
-    return Mask(ops.compare(input, "ne", 0, name=name))
+    return Side(input, "ne", 0, name) if input.spec.differentiable else Mask(ops.compare(input, "ne", 0, name=name))
 
 
 @_says("bool")
@@ -348,26 +348,17 @@ def _is_integer(value: Any) -> bool:
     return not value.spec.differentiable if isinstance(value, Tensor) else isinstance(value, int)
 
 
-@_says("scatter")
-def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any, value: Any = None) -> Mask:
-    """Ones in a tensor of zeros, or zeros in one of ones, where distinct indices of the last dimension say."""
-    number, shape = number_of(value), tuple(input.tensor.shape) if isinstance(input, Fixed) else ()
-    ones = shape != () and number == 0 and bool((array_of(input) == 1).all())
-    require(ones or (_is_zeros(input, shape) and number == 1), "only of the number 1 into zeros, or of 0 into ones")
-    last = len(shape) - 1
-    require(isinstance(index, Tensor) and dim % len(shape) == last, "only along the last dimension")
-    if index.shape[-1] * shape[-1] <= FEW_PAIRS:
-        places = constant(graph, np.arange(shape[-1]).reshape((1,) * len(shape) + (-1,)), f"{name}.places")
-        alone = ops.reshape(index, (*index.shape, 1), name=f"{name}.alone")
-        result = ops.sum(ops.compare(alone, "eq", places, name=f"{name}.each"), last, name=name)
-    else:
-        rows = ops.reshape(index, (math.prod(shape[:-1]), index.shape[-1]), name=f"{name}.rows")
-        each = constant(graph, np.broadcast_to(np.ones((), graph.dtype), rows.shape), f"{name}.ones")
-        result = ops.reshape(ops.scatter_add(each, rows, shape[-1], name=f"{name}.each"), shape, name=name)
-    return opposite(graph, f"{name}.others", Mask(result)) if ones else Mask(result)
+@_says("scatter", "scatter_")
+def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any, value: Any = None, *, src: Any = None) -> Any:
+    """A number, or entries, put where computed indices say; of truth values ones into zeros, or zeros into ones."""
+    value = src if value is None else value
+    if not _is_truth(input) or not isinstance(index, Tensor):
+        return scattered_entries(graph, name, input, dim, index, value)
+    number, shape = number_of(value), tuple(input.tensor.shape)
+    ones = number == 0 and bool(array_of(input).all())
+    require(ones or (_is_zeros(input, shape) and number == 1), "of truth values only True into what is False, or False into True")
+    return Mask(ops.compare(hits(name, graph, shape, dim, index), "eq" if ones else "ne", 0.0, name=f"{name}.truth"))
 
-
-FEW_PAIRS = 65536  # of an index and a place in a row that are compared with each other
 
 MAKERS = {
     target for target, handler in OF_MASKS.items()

@@ -36,6 +36,9 @@ def _linear(site: Site, m: nn.Linear, x: Tensor) -> Made:
     if m.bias is not None and site.has(m.weight) and not site.has(m.bias):  # a table of embeddings under the scores, with biases
         y = ops.linear(x, m.out_features, False, name=f"{site.name}.product", parameters=site.shared(m.weight))
         return add(site.name, site.own(y, m.weight), _held(site, m, "bias"))
+    if m.bias is not None and site.has(m.bias) and not site.has(m.weight):  # a bias that is taken away before, in autoencoders
+        y = ops.linear(x, m.out_features, False, name=site.name)
+        return add(f"{site.name}.biased", site.own(y, m.weight), _held(site, m, "bias"))
     shared = site.shared(m.weight, m.bias)
     y = ops.linear(x, m.out_features, m.bias is not None, name=site.name, parameters=shared)
     return site.own(y, m.weight, m.bias)
