@@ -23,6 +23,7 @@ import torch_cases_apart  # noqa: E402, F401
 import torch_cases_choices  # noqa: E402, F401
 import torch_cases_complex  # noqa: E402  they fill CASES
 import torch_cases_draws  # noqa: E402, F401
+import torch_cases_fourier  # noqa: E402, F401
 import torch_cases_images  # noqa: E402, F401
 import torch_cases_integers  # noqa: E402, F401
 import torch_cases_layers  # noqa: E402, F401

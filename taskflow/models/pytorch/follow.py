@@ -19,6 +19,7 @@ from taskflow.models.pytorch import (  # noqa: F401  they fill the registry
     assigning,
     batch_norms,
     converting,
+    fourier,
     indexing,
     neural,
     reducing,
