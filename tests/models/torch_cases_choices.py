@@ -88,3 +88,34 @@ def how_many_are_true() -> Any:
         return mean[:, None] + h * some + real.sum() + real.sum(1, dtype=h.dtype)[:, None, None]
 
     return net(forward, words=nn.Embedding(7, 6))
+
+
+@case("equal", lambda: (torch.randn(4, 6, dtype=torch.float64), torch.randint(3, (4,))))
+def numbers_written_where_masks_say() -> Any:
+    def forward(self, x, t):
+        h = self.a(x) + 0.0
+        h[h > 1] = 1.0
+        h[t == 1] = 0.0
+        h[self.m] = -torch.inf
+        return h.exp()
+
+    return net(forward, a=line(), m=torch.eye(4, 6, dtype=torch.bool))
+
+
+@case("equal")
+def all_but_the_diagonal() -> Any:
+    """As the losses of Barlow twins take it."""
+    def forward(self, x):
+        h = self.a(x)
+        return (h.T @ h)[~torch.eye(6, dtype=torch.bool)].pow(2).sum() + h[:, self.m].sum() + h[self.m[:4]].mean()
+
+    return net(forward, a=line(), m=torch.arange(6) > 2)
+
+
+@case("equal")
+def a_layer_with_other_parameters() -> Any:
+    def forward(self, x):
+        moved = {"weight": self.a.weight - self.rate * self.b.weight, "bias": self.a.bias}
+        return torch.func.functional_call(self.a, moved, (x,)) + self.a(x) + self.b(x)
+
+    return net(forward, a=line(), b=line(), rate=nn.Parameter(torch.randn(6, 1)))

@@ -83,12 +83,6 @@ def one_hot_in_floats() -> Any:
     return net(forward, e=nn.Embedding(5, 6))
 
 
-@case("refused", lambda: (torch.randn(4, 6, dtype=torch.float64), torch.tensor([[1, 1], [2, 3], [0, 1], [4, 5]])))
-def entries_put_at_one_place() -> Any:
-    """PyTorch leaves open which of them stays."""
-    return net(lambda self, x, at: x.scatter(1, at, self.a(x)[:, :2]), a=line())
-
-
 @case("equal")
 def rounded_straight_through() -> Any:
     def forward(self, x):

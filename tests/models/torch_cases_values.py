@@ -372,7 +372,7 @@ def parameters_of_two_types() -> Any:
     return made
 
 
-@case("refused")
+@case("equal")
 def complex_numbers() -> Any:
     return net(lambda self, x: torch.view_as_real(torch.fft.fft(self.a(x))).sum(-1), a=line())
 

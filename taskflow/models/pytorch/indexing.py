@@ -273,7 +273,8 @@ def item(name: str, input: Any, index: Any) -> Any:
         wanted[at : at + 1] = [slice(None)] * missing
     if any(isinstance(part, (Fixed, list)) for part in wanted):
         require(all(part is not None for part in wanted), "an index by numbers beside None")
-        if len(wanted) > 1 and all(isinstance(part, Fixed) for part in wanted):
+        shapes = {tuple(part.tensor.shape) if isinstance(part, Fixed) else None for part in wanted}
+        if len(wanted) > 1 and None not in shapes and (len(shapes) > 1 or prod(min(shapes)) == 1):  # type: ignore[type-var, arg-type]
             return _mesh(name, input, wanted)
         return _chosen(name, input, wanted)
     shape: list[int] = []

@@ -278,6 +278,17 @@ def filled(graph: OperatorGraph, name: str, input: Any, mask: Any, value: Any) -
     return chosen(graph, name, mask, value, input)
 
 
+@_says("__setitem__")
+def assigned_where(graph: OperatorGraph, name: str, input: Any, index: Any, value: Any) -> Any:
+    """Take a number, or what repeats itself everywhere, where truth values of the first dimensions say: ``x[mask] = 0``."""
+    mask = index.mask() if isinstance(index, Side) else index
+    require(isinstance(mask, (Mask, Fixed)), "a mask must stand alone as an index that is written to")
+    shape, own = input.shape if isinstance(input, Tensor) else tuple(input.tensor.shape), _condition(graph, f"{name}.where", mask)
+    own = ops.reshape(own, (*own.shape, *(1,) * (len(shape) - own.ndim)), name=f"{name}.led") if own.ndim < len(shape) else own
+    require(number_of(value) is not None or not value.shape, "only a number can be written where a mask says: use torch.where")
+    return chosen(graph, name, Mask(own) if isinstance(mask, Mask) else Side(own, "ne", 0.0, name), value, input)
+
+
 def _is_zeros(value: Any, shape: tuple[int, ...]) -> bool:
     return isinstance(value, Fixed) and tuple(value.tensor.shape) == shape and not bool(array_of(value).any())
 
