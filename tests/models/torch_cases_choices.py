@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_cases import case, ids, line, net, nn, rows, torch
+from torch_cases import F, case, ids, line, net, nn, rows, torch
 
 HIDDEN = torch.arange(6) % 3 == 0
 BEYOND = torch.tensor([torch.inf, 1.0, 2.0, -torch.inf, 3.0, 4.0])  # no numbers where HIDDEN
@@ -119,3 +119,26 @@ def a_layer_with_other_parameters() -> Any:
         return torch.func.functional_call(self.a, moved, (x,)) + self.a(x) + self.b(x)
 
     return net(forward, a=line(), b=line(), rate=nn.Parameter(torch.randn(6, 1)))
+
+
+@case("equal")
+def chosen_by_gumbel_noise() -> Any:
+    def forward(self, x):
+        soft = F.gumbel_softmax(self.a(x), tau=0.7)
+        return self.b(soft) + F.gumbel_softmax(self.a(x), hard=True, dim=0)
+
+    return net(forward, a=line(), b=line())
+
+
+@case("equal", lambda: (torch.randn(4, 6, dtype=torch.float64), torch.rand(4, 6, dtype=torch.float64)))
+def targets_that_are_probabilities() -> Any:
+    return net(lambda self, x, y: F.binary_cross_entropy(self.a(x).sigmoid(), y), a=line())
+
+
+@case("equal", rows(4, 3))
+def weights_made_of_one_vector() -> Any:
+    """A hypernetwork."""
+    def forward(self, x):
+        return F.linear(x, self.make(self.z).view(5, 3))
+
+    return net(forward, make=line(4, 15), z=nn.Parameter(torch.randn(4)))

@@ -238,6 +238,30 @@ def _plain(part: Any) -> Any:
     return slice(*(int(number_of(at) or 0) if isinstance(at, Fixed) else at for at in (part.start, part.stop, part.step)))
 
 
+@stands_for("diagonal")
+def diagonal_of(name: str, input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """The elements whose places in two dimensions are the same, or ``offset`` apart, as the last dimension."""
+    first, second = dim1 % input.ndim, dim2 % input.ndim
+    rest = [i for i in range(input.ndim) if i not in (first, second)]
+    x = permuted(f"{name}.first", input, [first, second, *rest])
+    count = min(x.shape[0], x.shape[1] - offset) if offset >= 0 else min(x.shape[0] + offset, x.shape[1])
+    require(count > 0, "of a diagonal without elements")
+    along = torch.arange(count)
+    taken = _pairs(f"{name}.taken", x, [Fixed(along - min(0, offset), 0), Fixed(along + max(0, offset), 0)], (0, 1))
+    return permuted(name, taken, [*range(1, taken.ndim), 0])
+
+
+@stands_for("diag")
+def diag(name: str, input: Tensor, diagonal_: int = 0, *, diagonal: int = 0) -> Any:
+    """The diagonal of a matrix, or the matrix of one."""
+    offset = diagonal_ or diagonal
+    if input.ndim == 2:
+        return diagonal_of(name, input, offset)
+    require(offset == 0, "a matrix of a diagonal beside the middle")
+    eye = constant(input.graph, np.eye(input.shape[0], dtype=input.dtype), f"{name}.eye")
+    return ops.mul(ops.reshape(input, (1, *input.shape), name=f"{name}.row"), eye, name=name)
+
+
 def _computed(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
     """x[1, :, i, j]: computed integers next to each other, behind integers and full slices."""
     first = next(at for at, part in enumerate(wanted) if isinstance(part, (Tensor, Fixed)))

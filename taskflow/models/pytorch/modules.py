@@ -33,6 +33,9 @@ Made = Any  # a Tensor, or a tuple of them where the module returns one
 
 
 def _linear(site: Site, m: nn.Linear, x: Tensor) -> Made:
+    if x.ndim == 1:  # one vector without samples, such as a parameter
+        y = _linear(site, m, ops.reshape(x, (1, *x.shape), name=f"{site.name}.row"))
+        return ops.reshape(y, y.shape[1:], name=f"{site.name}.vector")
     if m.bias is not None and site.has(m.weight) and not site.has(m.bias):  # a table of embeddings under the scores, with biases
         y = ops.linear(x, m.out_features, False, name=f"{site.name}.product", parameters=site.shared(m.weight))
         return add(site.name, site.own(y, m.weight), _held(site, m, "bias"))
