@@ -56,7 +56,7 @@ class Compare(Operator):
     def backward(self, call: Call) -> None:
         for target in call.grad_inputs:  # steps have no such task: a truth value has no gradient
             if target is not None:
-                target.put(np.zeros((), target.array.dtype))
+                target.put(0.0)
 
     @classmethod
     def example(cls, random: Random) -> Example:

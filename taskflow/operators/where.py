@@ -50,14 +50,14 @@ class Where(Operator):
         call.outputs[0][...] = np.where(call.saved[0], a, b)
 
     def backward(self, call: Call) -> None:
-        (holds,), zero = call.saved, np.zeros((), call.grad.dtype)
+        (holds,) = call.saved
         x, a, b = call.grad_inputs
         if x is not None:
-            x.put(zero)
+            x.put(0.0)
         if a is not None:
-            summed_into(call, a, np.where(holds, call.grad, zero))
+            summed_into(call, a, np.where(holds, call.grad, 0))
         if b is not None:
-            summed_into(call, b, np.where(holds, zero, call.grad))
+            summed_into(call, b, np.where(holds, 0, call.grad))
 
     @classmethod
     def example(cls, random: Random) -> Example:

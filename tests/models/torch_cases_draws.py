@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_cases import F, case, line, net, nn, rows, simple, torch
+from torch_cases import case, line, net, nn, rows, simple, torch
 
 for _name, _function in {
     "noise_is_added": lambda x: x + torch.randn_like(x),

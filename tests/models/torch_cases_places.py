@@ -91,3 +91,14 @@ def rounded_straight_through() -> Any:
         return levels * torch.sign(h) + torch.floor(h * 3) + h.ceil() - torch.trunc(x * 2) * h
 
     return net(forward, a=line())
+
+
+@case("equal")
+def fixed_places_that_differ_by_row() -> Any:
+    """Also behind a dimension, and of fewer rows."""
+    def forward(self, x):
+        h, at = self.a(x), torch.tensor([[0, 5, 2], [3, 3, 1], [4, 0, 0], [1, 2, 5]])
+        middle = h.view(4, 2, 3).gather(1, at[:, None] // 3).sum()
+        return h.gather(1, at).sum(1, keepdim=True) + h.gather(0, at.T % 4)[:, :1].sum() + middle
+
+    return net(forward, a=line())

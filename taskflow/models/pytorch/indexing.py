@@ -104,13 +104,15 @@ def _gathered(name: str, x: Tensor, dim: int, numbers: Any) -> Tensor:
 @stands_for("gather", raw=True)
 def gather(name: str, input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
     """Elements of each row at computed indices, such as the weights of chosen experts; of a fixed tensor whose numbers are all the
-    same these numbers. Or along the last dimension at fixed indices that are the same for all but the last two dimensions."""
+    same these numbers. Or at fixed indices."""
     if isinstance(input, Fixed) and isinstance(index, Tensor) and input.tensor.numel():
         numbers = array_of(input)
         if bool((numbers == numbers.flat[0]).all()):
             return constant(index.graph, np.broadcast_to(numbers.flat[0], index.shape), f"{name}.constant")
     if isinstance(index, Fixed) and not isinstance(input, Fixed):
-        return _at_places(name, tensor_of(input, graph_of(input), name), dim, index)
+        taken = _at_places(name, tensor_of(input, graph_of(input), name), dim, index)
+        if taken is not None:
+            return taken
     x, at = (tensor_of(value, graph_of(input, index), name) for value in (input, index))
     if x.ndim == at.ndim == 1:
         return _rows_of(name, x, at)
@@ -122,13 +124,14 @@ def gather(name: str, input: Any, dim: int, index: Any, *, sparse_grad: bool = F
     return along.back(name, ops.gather(along.given(f"{name}.rows", x), along.index, name=f"{name}.taken"))
 
 
-def _at_places(name: str, x: Tensor, dim: int, index: Fixed) -> Tensor:
-    """x[..., i, index[i, j]]: such as scores of distances, at the distance of each two places."""
+def _at_places(name: str, x: Tensor, dim: int, index: Fixed) -> Tensor | None:
+    """x[..., i, index[i, j]]: such as scores of distances, at the distance of each two places; None where rows differ."""
     places = array_of(fixed_of(once_of(index)))
     *led, rows, width = x.shape
     alike = tuple(index.tensor.shape[:-1]) == x.shape[:-1] and places.size == rows * index.tensor.shape[-1]
     last = x.ndim > 2 and dim % x.ndim == x.ndim - 1
-    require(last and alike, "by fixed indices only along the last dimension, alike for all rows")
+    if not last or not alike:
+        return None
     flat = (places.reshape(rows, -1) + np.arange(rows)[:, None] * width).reshape(1, -1)
     one = ops.reshape(x, (int(np.prod(led)), rows * width), name=f"{name}.rows")
     result = ops.gather(one, constant(x.graph, flat.astype(np.int64), f"{name}.places"), name=f"{name}.taken")
