@@ -17,9 +17,11 @@ from taskflow.regions import Rect
 
 @register("fft")
 class Fft(Operator):
-    """x (..., T) and, if there is one, its imaginary part (..., T) -> the real and the imaginary part (..., ``count``) of y:
-    y[k] = factor times the sum over t of x[t] e to the -2 pi i k t / T, or to the + with ``inverse``, for the first ``count`` k.
-    Every dimension but the last can be cut."""
+    """x (..., T), and its imaginary part (..., T) if there is one -> the real and the imaginary part (..., ``count``) of y.
+
+    y[k] = factor times the sum over t of x[t] exp(-2 pi i k t / T), for the first ``count`` k; ``inverse``: with + in place of -.
+    Every dimension but the last can be cut.
+    """
 
     inverse: bool
     factor: float
