@@ -28,6 +28,7 @@ from taskflow.operators.expand import expand
 from taskflow.operators.expert_linear import expert_linear
 from taskflow.operators.expert_places import expert_places
 from taskflow.operators.extreme import amax
+from taskflow.operators.fft import fft
 from taskflow.operators.filter2d import filter2d
 from taskflow.operators.flash_attention import flash_attention
 from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
@@ -65,6 +66,7 @@ from taskflow.operators.smooth import elu, mish, softplus
 from taskflow.operators.softmax import softmax
 from taskflow.operators.split import split
 from taskflow.operators.state import state
+from taskflow.operators.step import step
 from taskflow.operators.stochastic_depth import stochastic_depth
 from taskflow.operators.swiglu import swiglu
 from taskflow.operators.top_k import top_k
@@ -76,14 +78,14 @@ from taskflow.operators.where import where
 __all__ = [
     "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "argmax", "attention", "avg_pool2d", "batch_norm",
     "cast", "causal_conv1d", "clamp", "combine", "combine_weights", "compare", "concat", "constant", "conv2d",
-    "conv_transpose2d", "cos", "cross_entropy", "cumsum", "detach", "dispatch", "dropout", "einsum", "elu", "embedding", "erf",
-    "exp", "expand", "expand_weight", "expert_linear", "expert_places", "filter2d", "flash_attention", "flatten", "full_like",
-    "gather", "gelu", "grid_sample", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm",
-    "leaky_relu", "linear", "linear_attention", "log", "logsumexp", "lstm", "lstm_layer", "mask_padding", "masked_scatter",
-    "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "noise", "pad",
-    "per_label", "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale",
-    "scatter_add",
-    "select", "selective_scan", "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt", "state",
-    "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "to_integer", "top2_gating", "top_k",
-    "top_k_routing", "transpose", "where",
+    "conv_transpose2d", "cos", "cross_entropy", "cumsum", "detach", "dispatch", "dropout", "einsum", "elu", "embedding",
+    "erf", "exp", "expand", "expand_weight", "expert_linear", "expert_places", "fft", "filter2d", "flash_attention",
+    "flatten", "full_like", "gather", "gelu", "grid_sample", "group_norm", "gru", "hardsigmoid", "hardswish",
+    "hardtanh", "input", "layer_norm", "leaky_relu", "linear", "linear_attention", "log", "logsumexp", "lstm",
+    "lstm_layer", "mask_padding", "masked_scatter", "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul",
+    "mul_weight", "multi_head_attention", "narrow", "noise", "pad", "per_label", "positional_encoding", "pow", "relu",
+    "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "scatter_add", "select", "selective_scan",
+    "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt", "state", "step", "stochastic_depth",
+    "sub", "sum", "swiglu", "tanh", "to_float", "to_integer", "top2_gating", "top_k", "top_k_routing", "transpose",
+    "where",
 ]

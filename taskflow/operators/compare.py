@@ -21,22 +21,25 @@ RELATIONS: dict[str, Any] = {
 
 @register("compare")
 class Compare(Operator):
-    """Integers a, and a number or integers b that broadcast with them -> y floats of ``dtype``: 1 where the relation between a
-    and b holds, 0 elsewhere. Every dimension can be cut. There is no gradient."""
+    """Integers or floats a, and a number or b of the same type that broadcasts with them -> y floats of ``dtype``: 1 where the
+    relation between a and b holds, 0 elsewhere. Every dimension can be cut. There is no gradient."""
 
     relation: str
-    number: int | None
+    number: float | None
     dtype: np.dtype[Any]
     kept = NOTHING
+    stops_gradient = True
     flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         if self.relation not in RELATIONS:
             raise ValueError(f"compare: relation must be one of {', '.join(RELATIONS)}, got {self.relation!r}")
         wanted = 1 if self.number is not None else 2
-        if len(inputs) != wanted or any(spec.dtype.kind not in "iu" for spec in inputs):
+        fits = all(spec.dtype.kind in "iu" or (spec.dtype == inputs[0].dtype and spec.differentiable) for spec in inputs)
+        if len(inputs) != wanted or not fits:
             given = ", ".join(map(str, inputs))
-            raise ValueError(f"compare: takes {wanted} integer tensor{'s' if wanted > 1 else ''}, got {given}")
+            tensors = f"{wanted} tensor{'s' if wanted > 1 else ''}"
+            raise ValueError(f"compare: takes {tensors} of integers, or of one float type, got {given}")
         try:
             shape = np.broadcast_shapes(*(spec.shape for spec in inputs))
         except ValueError:
@@ -51,19 +54,23 @@ class Compare(Operator):
         call.outputs[0][...] = RELATIONS[self.relation](call.inputs[0], other)
 
     def backward(self, call: Call) -> None:
-        pass  # integers have no gradient
+        for target in call.grad_inputs:  # steps have no such task: a truth value has no gradient
+            if target is not None:
+                target.put(0.0)
 
     @classmethod
     def example(cls, random: Random) -> Example:
         shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 3)))
         second = tuple(random.choice((1, size)) for size in shape)
         number = random.choice((None, 1))
-        specs = [Spec(s, np.dtype(np.int64)) for s in ((shape, second) if number is None else (shape,))]
-        return Example(cls(random.choice(list(RELATIONS)), number, np.dtype(np.float64)), tuple(specs), high=3)
+        kind = np.dtype(random.choice((np.int64, np.float64)))
+        specs = [Spec(s, kind) for s in ((shape, second) if number is None else (shape,))]
+        relations = list(RELATIONS)[2 if kind.kind == "f" else 0 :]  # random floats are never equal
+        return Example(cls(random.choice(relations), number, np.dtype(np.float64)), tuple(specs), high=3)
 
 
-def compare(input: Tensor, relation: str, other: Tensor | int, *, name: str | None = None) -> Tensor:
-    """Return 1.0 where a relation ("eq", "ne", "lt", "le", "gt", "ge") holds between integers and a number, or other integers
-    that broadcast with them, else 0.0; in the graph's float type. For masks."""
-    number, inputs = (None, (input, other)) if isinstance(other, Tensor) else (int(other), (input,))
+def compare(input: Tensor, relation: str, other: Tensor | float, *, name: str | None = None) -> Tensor:
+    """Return 1.0 where a relation ("eq", "ne", "lt", "le", "gt", "ge") holds between integers or floats and a number, or a tensor
+    of their type that broadcasts with them, else 0.0; in the graph's float type. For masks. No gradient goes through."""
+    number, inputs = (None, (input, other)) if isinstance(other, Tensor) else (other, (input,))
     return input.graph.apply(Compare(relation, number, np.dtype(input.graph.dtype)), inputs, name=name)[0]

@@ -18,9 +18,11 @@ from taskflow.regions import Rect
 @register("scatter_add")
 class ScatterAdd(Operator):
     """x (N, K, ...), index (N, K) integers below ``size`` -> y (N, size, ...): y[n, b] = the sum of x[n, k] with index[n, k] = b.
-    The samples and the last dimensions can be cut. Only the data tell which places entries go to, so a piece has all of them."""
+    The samples and the last dimensions can be cut. Only the data tell which places entries go to, so a piece has all of them.
+    ``distinct``: the step refuses a place that several entries of a sample go to."""
 
     size: int
+    distinct: bool = False
     kept = INPUTS
     flops_per_element = 1
 
@@ -51,6 +53,12 @@ class ScatterAdd(Operator):
             (index >= 0) & (index < self.size), index,
             f"{call.name}: indices must be at least 0 and below {self.size}, got {{given}}",
         )
+        if self.distinct:
+            ordered = call.kernels.xp.sort(index, axis=1)
+            call.kernels.device.require(
+                ordered[:, 1:] != ordered[:, :-1], ordered[:, 1:],
+                f"{call.name}: entries are put, not added, so each place may be named once in a row, but {{given}} is named twice",
+            )
         samples, entries, *rest = x.shape
         flat = call.kernels.xp.ascontiguousarray(_samples(call) * self.size + index).reshape(-1)
         rows = call.kernels.xp.ascontiguousarray(x).reshape(samples * entries, prod(rest))
@@ -76,10 +84,12 @@ def _samples(call: Call) -> Array:
     return call.kernels.xp.arange(call.inputs[0].shape[0])[:, None]
 
 
-def scatter_add(input: Tensor, index: Tensor, size: int, *, name: str | None = None) -> Tensor:
+def scatter_add(
+    input: Tensor, index: Tensor, size: int, *, distinct: bool = False, name: str | None = None
+) -> Tensor:
     """Add up the entries of every sample that go to one place, such as what a node of a graph gets from its neighbours.
 
-    Args: input (N, K, ...) floats; index (N, K) integers below ``size``, which may repeat. Returns (N, size, ...), zeros where
-    nothing goes.
+    Args: input (N, K, ...) floats; index (N, K) integers below ``size``, which may repeat unless ``distinct``. Returns
+    (N, size, ...), zeros where nothing goes.
     """
-    return input.graph.apply(ScatterAdd(size), (input, index), name=name)[0]
+    return input.graph.apply(ScatterAdd(size, distinct), (input, index), name=name)[0]

@@ -17,7 +17,9 @@ FUNCTIONS = {  # of numpy, that CuPy has too and the runtime or the operators ca
     "copyto", "repeat",
     "moveaxis", "stack", "broadcast_arrays", "broadcast_to", "count_nonzero", "may_share_memory", "maximum", "minimum",
     "sqrt", "matmul", "add", "subtract", "multiply", "divide", "sort", "argmax", "cumsum", "flip", "floor", "rint",
+    "fft", "ifft",
 }
+OF_WAVES = ("fft", "ifft")  # in a module of their own
 
 
 class Tape:
@@ -101,8 +103,8 @@ class DeviceArray(np.lib.mixins.NDArrayOperatorsMixin):
             return getattr(self.host, name)
         if name == "data":
             return Pointer(self.host.ctypes.data)
-        if name == "T":
-            return DeviceArray(self.host.T)
+        if name in ("T", "real", "imag"):
+            return DeviceArray(getattr(self.host, name))
         if name in ("astype", "reshape", "view", "sum", "max", "min", "mean", "all", "any", "copy", "swapaxes", "transpose"):
             return lambda *args, **options: _made(
                 lambda: getattr(self.host, name)(*_open(args), **_open(options)), (self, args, options)
@@ -190,7 +192,7 @@ class Module:
             out = options.get("out")
 
             def compute() -> Any:
-                return getattr(np, name)(*_open(args), **_open(options))
+                return getattr(np.fft if name in OF_WAVES else np, name)(*_open(args), **_open(options))
 
             if out is not None or name == "copyto":
                 if not TAPE.note(compute):

@@ -20,14 +20,17 @@ from taskflow.operators.tensor import Tensor
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 import torch_cases_apart  # noqa: E402, F401
+import torch_cases_choices  # noqa: E402, F401
 import torch_cases_complex  # noqa: E402  they fill CASES
 import torch_cases_draws  # noqa: E402, F401
+import torch_cases_fourier  # noqa: E402, F401
 import torch_cases_images  # noqa: E402, F401
 import torch_cases_integers  # noqa: E402, F401
 import torch_cases_layers  # noqa: E402, F401
 import torch_cases_memory  # noqa: E402, F401
 import torch_cases_modules  # noqa: E402, F401
 import torch_cases_more  # noqa: E402, F401
+import torch_cases_places  # noqa: E402, F401
 import torch_cases_running  # noqa: E402, F401
 import torch_cases_state  # noqa: E402, F401
 import torch_cases_values  # noqa: E402, F401

@@ -150,6 +150,19 @@ def test_configs_that_say_no_network_are_refused(config: dict[str, Any], changes
         from_config(config, 2, 8, **changes)
 
 
+def test_a_config_that_transformers_has_written_with_infinities(tmp_path: Any) -> None:
+    """JSON has none, so that it writes ``{"__float__": "Infinity"}``: of every Mamba 2."""
+    from transformers import Mamba2Config
+
+    limits = (0.0, float("inf"))
+    Mamba2Config(
+        hidden_size=16, num_hidden_layers=1, num_heads=4, head_dim=8, state_size=8, n_groups=1, vocab_size=32, chunk_size=4,
+        time_step_limit=limits, architectures=["Mamba2ForCausalLM"],
+    ).save_pretrained(tmp_path)
+    assert "__float__" in (tmp_path / "config.json").read_text()
+    assert from_config(tmp_path, 2, 8).parameter_count > 0
+
+
 def test_what_is_not_understood_is_named_with_its_line() -> None:
     why = r"fft_fftn \(a function\) in fnet.encoder.layer.0.fourier.self \(line \d+ of modeling_fnet.py: `outputs = self.fourier_tr"
     small = imports.NETWORKS.WIDTH | imports.NETWORKS.WORDS | dict(model_type="fnet", architectures=["FNetForMaskedLM"])

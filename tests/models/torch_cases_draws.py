@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_cases import F, case, line, net, nn, rows, simple, torch
+from torch_cases import case, line, net, nn, rows, simple, torch
 
 for _name, _function in {
     "noise_is_added": lambda x: x + torch.randn_like(x),
@@ -24,7 +24,6 @@ for _name, _function in {
     "noise_of_no_samples": lambda x: x * torch.randn(6, dtype=x.dtype),
     "an_order_of_samples": lambda x: x[torch.randperm(4)],
     "chosen_by_chance": lambda x: x[:, torch.multinomial(torch.ones(6), 3)],
-    "gumbel": lambda x: F.gumbel_softmax(x),
     "by_chance_or_not": lambda x: x * 2 if torch.rand(()) < 0.5 else x,
 }.items():
     simple(_function, "refused", name=_name)

@@ -326,14 +326,16 @@ for _name, _function in {
     "maximum_of_a_mask": lambda x: torch.max(x - 1, torch.full((), torch.finfo(x.dtype).min, dtype=x.dtype)),
 }.items():
     simple(_function, name=_name)
+simple(lambda x: x.round(), name="rounded")
+simple(lambda x: x[:, :4].diagonal() * x.view(4, 2, 3).diagonal(-1, 0, 2).sum() + torch.diag(x[0, :4]) * torch.diag(x[:, 1:5]),
+       name="diagonal")
+simple(lambda x: torch.cdist(x, x[:2]) + torch.cdist(x.repeat(8, 1), x[2:])[:4], name="distances")
+simple(lambda x: x[:, torch.arange(6) > 2], name="chosen_by_booleans")
 for _name, _function in {
-    "straight_through": lambda x: x.round(),
     "quantized_stub": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),
     "norm_of_order_3": lambda x: F.normalize(x, 3.0),
-    "chosen_by_booleans": lambda x: x[:, torch.arange(6) > 2],
     "tensor_exponent": lambda x: x.abs() ** x, "random_relu": lambda x: F.rrelu(x, training=True),
     "alpha_dropout": lambda x: F.alpha_dropout(x, 0.5, True), "feature_dropout": lambda x: F.dropout1d(x.view(4, 2, 3), 0.5, True),
-    "diagonal": lambda x: x[:, :4].diagonal(),
     "strided": lambda x: torch.as_strided(x, (3, 3), (1, 1)),
     "numpy": lambda x: torch.from_numpy(np.asarray(x.detach())) * x,
     "printed_number": lambda x: x * float(f"{x.sum():.3f}"), "no_tensor": lambda x: 3,

@@ -83,7 +83,7 @@ def gradient_read_in_forward() -> Any:
     return net(lambda self, x: self.a(x) * (2.0 if self.a.weight.grad is None else 1.0), a=line())
 
 
-@case("refused")
+@case("equal")
 def input_that_asks_for_a_gradient() -> Any:
     return net(lambda self, x: self.a(x.requires_grad_()), a=line())
 

@@ -279,12 +279,12 @@ def where_of_a_side_and_a_number() -> Any:
     return net(forward, a=line())
 
 
-@case("refused")
+@case("equal")
 def sides_that_are_joined() -> Any:
     return net(lambda self, x: torch.where((x > 0) & (x < 1), self.a(x), x), a=line())
 
 
-@case("refused")
+@case("equal")
 def a_side_of_another_tensor() -> Any:
     return net(lambda self, x: torch.where(x > self.a(x), self.a(x), x), a=line())
 
@@ -294,7 +294,7 @@ def boolean_index() -> Any:
     return net(lambda self, x: self.a(x)[x > 0], a=line())
 
 
-@case("refused")
+@case("equal")
 def integer_operations() -> Any:
     return net(lambda self, x: self.a(x) * (x > 0), a=line())
 
@@ -372,7 +372,7 @@ def parameters_of_two_types() -> Any:
     return made
 
 
-@case("refused")
+@case("equal")
 def complex_numbers() -> Any:
     return net(lambda self, x: torch.view_as_real(torch.fft.fft(self.a(x))).sum(-1), a=line())
 

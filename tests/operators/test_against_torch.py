@@ -119,6 +119,12 @@ def _gather(op: Any, x: Any, index: Any) -> Any:
     return torch.take_along_dim(x, wide, 1)
 
 
+def _fft(op: Any, real: Any, imag: Any = None) -> Any:
+    z = torch.complex(real, torch.zeros_like(real) if imag is None else imag)
+    y = (torch.fft.ifft(z, norm="forward") if op.inverse else torch.fft.fft(z))[..., : op.count] * op.factor
+    return y.real, y.imag
+
+
 def _scatter_add(op: Any, x: Any, index: Any) -> Any:
     wide = index.reshape(*index.shape, *(1,) * (x.ndim - 2)).expand(x.shape)
     return torch.zeros(x.shape[0], op.size, *x.shape[2:], dtype=x.dtype).scatter_add(1, wide, x)
@@ -330,6 +336,7 @@ TORCH = {
     "embedding": lambda op, x, weight: F.embedding(x, weight),
     "argmax": lambda op, x: x.argmax(-1),
     "causal_conv1d": _causal_conv1d,
+    "fft": _fft,
     "expand": lambda op, x: x.expand(op.shape),
     "expert_linear": lambda op, x, weight: torch.einsum("gecm,ehm->gech", x, weight),
     "filter2d": lambda op, x, filters: _conv2d(op.convolution, x, filters),
@@ -366,6 +373,7 @@ TORCH = {
     "silu": lambda op, x: F.silu(x),
     "softmax": _softmax,
     "split": lambda op, x: torch.split(x, op.sections, op.dim),
+    "step": lambda op, x: getattr(torch, op.function)(x),
     "sub": lambda op, a, b: a - b,
     "swiglu": lambda op, gate, x: F.silu(gate) * x,
     "tanh": lambda op, x: torch.tanh(x),

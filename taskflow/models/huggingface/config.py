@@ -229,7 +229,7 @@ def _read(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"hf: there is no file {path}; give a config.json, or the folder of a model")
     try:
-        entries = json.loads(path.read_text("utf-8"))
+        entries = json.loads(path.read_text("utf-8"), object_hook=_number_or)
     except UnicodeDecodeError as error:
         raise ValueError(f"hf: {path} is not JSON: byte {error.start} is no text in UTF-8") from error
     except (ValueError, RecursionError) as error:
@@ -242,6 +242,12 @@ def _read(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(entries.get("model_type", ""), str):
         raise ValueError(f"hf: {path}: model_type must be a name, got {short(entries['model_type'])}")
     return entries
+
+
+def _number_or(entries: dict[str, Any]) -> Any:
+    """An object as it is, or the number that transformers writes so, since JSON has no infinity: ``{"__float__": "Infinity"}``."""
+    given = entries.get("__float__")
+    return float(given) if len(entries) == 1 and isinstance(given, str) else entries
 
 
 def _transformers() -> Any:

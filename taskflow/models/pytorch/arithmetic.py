@@ -13,16 +13,13 @@ import torch
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.in_rows import once_for_samples
-from taskflow.models.pytorch.masks import clamped_integers
+from taskflow.models.pytorch.masks import chosen, clamped_integers, filled
 from taskflow.models.pytorch.recipes import derived, varies
 from taskflow.models.pytorch.registry import (
     array_of,
     constant,
-    constant_of,
-    fixed_of,
     graph_of,
     number_of,
-    once_of,
     stands_for,
     tensor_of,
 )
@@ -231,6 +228,8 @@ _unary(ops.abs, "abs", "abs_", "absolute")
 _unary(ops.erf, "erf", "erf_")
 _unary(lambda x, name: ops.log(ops.shift(x, 1.0, name=f"{name}.one_more"), name=name), "log1p", "log1p_")
 _unary(lambda x, name: ops.shift(ops.exp(x, name=f"{name}.exp"), -1.0, name=name), "expm1", "expm1_")
+for _step in ("round", "floor", "ceil", "trunc", "sign"):
+    _unary(lambda x, name, function=_step: ops.step(x, function, name=name), _step, f"{_step}_")
 _unary(ops.sigmoid, "sigmoid", "sigmoid_")
 _unary(ops.tanh, "tanh", "tanh_")
 
@@ -272,38 +271,13 @@ def clamp_max(name: str, input: Tensor, max: float) -> Any:
 @stands_for("masked_fill", "masked_fill_", raw=True)
 def masked_fill(name: str, input: Any, mask: Any, value: Any) -> Any:
     """``value`` where a fixed mask is True."""
-    require(isinstance(mask, Fixed), "the mask must be a buffer, or be computed from shapes and buffers")
-    number, graph = number_of(value), graph_of(input)
-    if number is None:
-        raise Unsupported("value must be a number")
-    x = tensor_of(input, graph, name)
-    dtype = getattr(torch, str(x.dtype))
-    where = derived(torch.Tensor.to, once_of(mask), torch.bool)
-    keep = derived(torch.Tensor.to, derived(torch.logical_not, where), dtype)
-    fill = derived(torch.where, where, torch.tensor(number, dtype=dtype), torch.tensor(0.0, dtype=dtype))
-    kept = ops.mul(x, constant_of(fixed_of(keep), graph, f"{name}.keep"), name=f"{name}.kept")
-    return ops.add(kept, constant_of(fixed_of(fill), graph, f"{name}.fill"), name=name)
+    return filled(graph_of(input), name, input, mask, value)
 
 
 @stands_for("where", raw=True)
 def where(name: str, condition: Any, input: Any, other: Any) -> Any:
-    """Take input where a fixed condition is True, else other; both are tensors or finite numbers."""
-    if not isinstance(condition, Fixed):
-        raise Unsupported("the condition must be a buffer, or be computed from shapes and buffers")
-    graph, chosen = graph_of(input, other), array_of(condition).astype(bool)
-    plain = [isinstance(value, Fixed) or number_of(value) is not None for value in (input, other)]
-    input, other = (value if is_ else tensor_of(value, graph, name) for value, is_ in zip((input, other), plain))
-    dtype = next(value.dtype for value in (input, other) if isinstance(value, Tensor))
-    parts = []
-    for which, value, at in ((chosen, input, "first"), (~chosen, other, "second")):
-        number = number_of(value)
-        if number is not None:
-            parts.append(constant(graph, np.where(which, number, 0.0).astype(dtype), f"{name}.{at}"))
-        elif isinstance(value, Fixed):  # where not, infinities are no numbers to multiply by 0
-            parts.append(constant(graph, np.where(which, array_of(value), 0.0).astype(dtype), f"{name}.{at}"))
-        else:
-            parts.append(ops.mul(value, constant(graph, which.astype(dtype), f"{name}.{at}_mask"), name=f"{name}.{at}"))
-    return ops.add(parts[0], parts[1], name=name)
+    """Take input where a fixed condition is True, else other; both are tensors or numbers."""
+    return chosen(graph_of(input, other), name, condition, input, other)
 
 
 # ---- products and sums -----------------------------------------------------------------------------------------------------

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from taskflow import operators as ops
 from taskflow.models.pytorch.indexing import item
+from taskflow.models.pytorch.masks import assigned_where
 from taskflow.models.pytorch.registry import (
     FUNCTIONS,
     RAW,
@@ -28,6 +31,8 @@ from taskflow.operators.tensor import Tensor
 @stands_for("__setitem__", later=True)
 def assigned(name: str, input: Any, index: Any, value: Any) -> Any:
     """The tensor ``input`` with ``value`` in a part of it, which slices with any steps and whole numbers take."""
+    if isinstance(index, Fixed) and index.tensor.dtype is torch.bool:
+        return assigned_where(graph_of(input, value), name, input, index, value)
     shape = tuple(input.tensor.shape) if isinstance(input, Fixed) else tuple(input.shape)
     spans, kept = _spans(index, shape)
     part = tuple(map(len, spans))

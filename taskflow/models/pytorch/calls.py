@@ -24,6 +24,8 @@ WITHOUT_SHAPE = {  # functions whose results have shapes that depend on numbers:
     "padded sequences to the layer as they are (pack_padded_sequence only saves the work on padding)",
     "nonzero": "has as many results as there are numbers that are not 0: multiply by a mask instead",
     "masked_select": "has as many results as the mask has True: multiply by the mask, or use where",
+    "grad": "asks for a gradient within forward, and a graph has the gradients of its losses alone: write out the derivative with "
+    "functions of torch, or train this loss with PyTorch",
     "unique": "has as many results as there are different numbers",
 }
 DRAWS = "forward draws random numbers that no function of torch returns for each sample: give noise to forward as an argument"
@@ -40,6 +42,17 @@ ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of 
 }
 AS_ANOTHER = {"type_as", "expand_as", "view_as", "reshape_as"}  # those that look so at their second tensor
 INDEX_ASSIGNMENT = "__setitem__"
+
+
+def without_shape(name: str, args: Any) -> str | None:
+    """Return why the result of a function of this name has no fixed shape, or another reason to refuse it; None for most."""
+    return WITHOUT_SHAPE.get("nonzero" if name == "where" and len(args) == 1 else name)
+
+
+def asks_for_gradient(name: str, target: Any, args: Any) -> bool:
+    """True for a call from which on a tensor without a gradient has one: ``x.requires_grad_()``, ``x.requires_grad = True``."""
+    given = name == "__set__" and target.__self__ is torch.Tensor.requires_grad and args[1] is True
+    return (given or (name == "requires_grad_" and args[1:] in ((), (True,)))) and not args[0].requires_grad
 
 
 def numbers_like(value: Any) -> Any:

@@ -205,6 +205,45 @@ def difference(graph: OperatorGraph, name: str, input: Any, other: Any) -> Compl
     return _made(_minus(f"{name}.real", a, c), _minus(f"{name}.imag", b, d))
 
 
+@_says("div", "true_divide")
+def quotient(graph: OperatorGraph, name: str, input: Any, other: Any) -> Complex:
+    """The quotient by real numbers."""
+    require(isinstance(input, Complex) and not isinstance(other, Complex), "only complex numbers divided by real ones")
+    each = [FUNCTIONS[torch.div](f"{name}.{at}", part, other) for at, part in _parts(input)]
+    return Complex(each[0], each[1])
+
+
+@_says("abs", "absolute")
+def length(graph: OperatorGraph, name: str, input: Any) -> Any:
+    """The distance from 0, whose gradient is 0 there."""
+    first, second = (ops.pow(part, 2.0, name=f"{name}.{at}") for at, part in _parts(input))
+    return root(name, ops.add(first, second, name=f"{name}.sum"))
+
+
+def root(name: str, squares: Tensor) -> Tensor:
+    """The square root, with the gradient 0 where it is 0: of distances."""
+    none, one = (constant(squares.graph, np.full(1, number, squares.dtype), f"{name}.{number}") for number in (0, 1))
+    above = ops.where(squares, "le", 0.0, one, squares, name=f"{name}.above")
+    return ops.where(squares, "le", 0.0, none, ops.sqrt(above, name=f"{name}.root"), name=name)
+
+
+@_says("einsum", "matmul", "bmm", "mm")
+def contraction(graph: OperatorGraph, name: str, *given: Any) -> Any:
+    """Sums of products of two operands: four real ones."""
+    text = [value for value in given if isinstance(value, str)]
+    operands = given[1:] if text else given
+    require(len(operands) == 2, "of two operands")
+    (a, b), (c, d) = (_as_pair(graph, f"{name}.{at}", value) for at, value in zip(("first", "second"), operands))
+
+    def times(at: str, x: Any, y: Any) -> Any:
+        if isinstance(x, float) or isinstance(y, float):
+            return 0.0
+        return FUNCTIONS[torch.einsum if text else torch.matmul](f"{name}.{at}", *text, x, y)
+
+    real = _minus(f"{name}.real", times("ac", a, c), times("bd", b, d))
+    return _made(real, _plus(f"{name}.imag", times("ad", a, d), times("bc", b, c)))
+
+
 @_says("to", "contiguous", "clone", "resolve_conj", "cpu", "cuda")
 def unchanged(graph: OperatorGraph, name: str, input: Any, *args: Any, **options: Any) -> Complex:
     """Return the same numbers."""

@@ -32,7 +32,8 @@ def at_corners(module: nn.Module, trial: Trial) -> Iterator[tuple[Trial, list[An
     """Yield what to run a module on for its corners; ``trial`` has a copy of it with random numbers. First inputs with zeros, then
     inputs without, then weights that the module itself has as zeros. Nothing for networks without corners."""
     kinds = {node.operator.kind for node in trial.followed.graph}
-    if not kinds & KINDS or kinds & CHOOSING:
+    compares = any(n.operator.kind == "compare" and n.specs[0].differentiable for n in trial.followed.graph)
+    if not (kinds & KINDS or compares) or kinds & CHOOSING:
         return
     yield trial, feeds_of(trial, ZEROS + BENDS)
     yield trial, feeds_of(trial, BENDS)

@@ -119,11 +119,28 @@ FUNCTIONS[standard] = _drawn_again
 RAW.add(_drawn_again)
 
 
+def gumbel_softmax(logits: Any, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Any:
+    """What PyTorch computes, by functions that have counterparts; ``eps`` has no effect there either."""
+    drawn = -torch.empty_like(logits).exponential_().log()
+    soft = ((logits + drawn) / tau).softmax(dim)
+    if not hard:
+        return soft
+    place = soft.argmax(dim, keepdim=True)
+    return torch.zeros_like(logits).scatter_(dim, place, 1.0) - soft.detach() + soft
+
+
+DRAWN_IN_PARTS = {torch.nn.functional.gumbel_softmax: gumbel_softmax}
+"""Functions that draw within, and what is recorded, and verified, in their place."""
+
+
 class SameDraws(TorchFunctionMode):
     """Functions of `DRAWS` return the numbers of operators that are `alike`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = all_arguments(func, dict(kwargs or {}))
+        if func in DRAWN_IN_PARTS:
+            with self:
+                return DRAWN_IN_PARTS[func](*args, **kwargs)
         if func not in DRAWS:
             return func(*args, **kwargs)
         like = _without_numbers(func, args, kwargs)

@@ -19,6 +19,7 @@ from taskflow.models.pytorch import (  # noqa: F401  they fill the registry
     assigning,
     batch_norms,
     converting,
+    fourier,
     indexing,
     neural,
     reducing,
@@ -37,7 +38,7 @@ from taskflow.models.pytorch.mixers import is_mixer
 from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
 from taskflow.models.pytorch.places import place_text, raising_line
 from taskflow.models.pytorch.recording import ATTENTION, record_both
-from taskflow.models.pytorch.refused import require_plain
+from taskflow.models.pytorch.refused import cannot_follow, require_plain
 from taskflow.models.pytorch.registry import (
     FUNCTIONS,
     RAW,
@@ -104,11 +105,7 @@ def _follow(module: Any, examples: Sequence[Any], title: str, watch: Watch | Non
     except Exception as error:  # whatever the module's code raises when it meets what has no numbers
         if isinstance(error, ValueError) and str(error).startswith("from_torch: "):
             raise
-        why = (str(error).splitlines() or [""])[0]
-        raise ValueError(
-            f"from_torch: cannot follow {title} ({type(error).__name__}: {why}); its forward must run on examples of these "
-            f"shapes, and must not depend on numbers in tensors, only on shapes{place_text(raising_line(error.__traceback__))}"
-        ) from error
+        raise ValueError(f"{cannot_follow(title, error)}{place_text(raising_line(error.__traceback__))}") from error
 
 
 class _Following:

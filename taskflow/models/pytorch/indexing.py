@@ -25,6 +25,7 @@ from taskflow.models.pytorch.registry import (
     stands_for,
     tensor_of,
 )
+from taskflow.models.pytorch.scattering import Along
 from taskflow.models.pytorch.shaping import permuted
 from taskflow.models.pytorch.site import require
 from taskflow.models.pytorch.steps import Fixed
@@ -103,33 +104,34 @@ def _gathered(name: str, x: Tensor, dim: int, numbers: Any) -> Tensor:
 @stands_for("gather", raw=True)
 def gather(name: str, input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
     """Elements of each row at computed indices, such as the weights of chosen experts; of a fixed tensor whose numbers are all the
-    same these numbers. Or along the last dimension at fixed indices that are the same for all but the last two dimensions."""
+    same these numbers. Or at fixed indices."""
     if isinstance(input, Fixed) and isinstance(index, Tensor) and input.tensor.numel():
         numbers = array_of(input)
         if bool((numbers == numbers.flat[0]).all()):
             return constant(index.graph, np.broadcast_to(numbers.flat[0], index.shape), f"{name}.constant")
     if isinstance(index, Fixed) and not isinstance(input, Fixed):
-        return _at_places(name, tensor_of(input, graph_of(input), name), dim, index)
+        taken = _at_places(name, tensor_of(input, graph_of(input), name), dim, index)
+        if taken is not None:
+            return taken
     x, at = (tensor_of(value, graph_of(input, index), name) for value in (input, index))
+    if x.ndim == at.ndim == 1:
+        return _rows_of(name, x, at)
     dim %= x.ndim
-    rows = x.ndim == at.ndim > 1 and all(a == b for i, (a, b) in enumerate(zip(x.shape, at.shape)) if i != dim)
-    require(rows, "by computed indices, whose other dimensions must have the tensor's sizes")
-    if dim == 1 and x.ndim == 2:
-        return ops.gather(x, at, name=name)
-    last = [*(i for i in range(x.ndim) if i != dim), dim]
-    x, at = permuted(f"{name}.rows", x, last), permuted(f"{name}.index", at, last)
-    flat = [ops.reshape(one, (prod(one.shape[:-1]), one.shape[-1]), name=f"{name}.flat") for one in (x, at)]
-    result = ops.reshape(ops.gather(*flat, name=f"{name}.taken"), at.shape, name=f"{name}.shaped")
-    return permuted(name, result, [*range(dim), result.ndim - 1, *range(dim, result.ndim - 1)])
+    require(x.ndim == at.ndim and all(a >= b for i, (a, b) in enumerate(zip(x.shape, at.shape)) if i != dim), "of fewer elements")
+    for i, size in enumerate(at.shape):
+        x = ops.narrow(x, i, 0, size, name=f"{name}.first{i}") if i != dim and size < x.shape[i] else x
+    along = Along.of(f"{name}.index", at, dim)
+    return along.back(name, ops.gather(along.given(f"{name}.rows", x), along.index, name=f"{name}.taken"))
 
 
-def _at_places(name: str, x: Tensor, dim: int, index: Fixed) -> Tensor:
-    """x[..., i, index[i, j]]: such as scores of distances, at the distance of each two places."""
+def _at_places(name: str, x: Tensor, dim: int, index: Fixed) -> Tensor | None:
+    """x[..., i, index[i, j]]: such as scores of distances, at the distance of each two places; None where rows differ."""
     places = array_of(fixed_of(once_of(index)))
     *led, rows, width = x.shape
     alike = tuple(index.tensor.shape[:-1]) == x.shape[:-1] and places.size == rows * index.tensor.shape[-1]
     last = x.ndim > 2 and dim % x.ndim == x.ndim - 1
-    require(last and alike, "by fixed indices only along the last dimension, alike for all rows")
+    if not last or not alike:
+        return None
     flat = (places.reshape(rows, -1) + np.arange(rows)[:, None] * width).reshape(1, -1)
     one = ops.reshape(x, (int(np.prod(led)), rows * width), name=f"{name}.rows")
     result = ops.gather(one, constant(x.graph, flat.astype(np.int64), f"{name}.places"), name=f"{name}.taken")
@@ -138,11 +140,10 @@ def _at_places(name: str, x: Tensor, dim: int, index: Fixed) -> Tensor:
 
 @stands_for("index_select", raw=True)
 def index_select(name: str, input: Any, dim: int, index: Any) -> Any:
-    """Elements of a dimension at fixed integer indices, or rows of a table at computed ones."""
+    """Elements of a dimension at fixed or computed integer indices."""
     if isinstance(index, Tensor):
         table = tensor_of(input, index.graph, name)
-        require(dim % table.ndim == 0 and index.ndim == 1, "computed indices only take rows of the first dimension")
-        return _rows_of(name, table, index)
+        return _computed(name, table, [*[slice(None)] * (dim % table.ndim), index])
     require(isinstance(index, Fixed), "the index must be a buffer, or be computed from shapes and buffers")
     x = tensor_of(input, graph_of(input), name)
     return _chosen(name, x, [slice(None)] * (dim % x.ndim) + [index])
@@ -158,15 +159,19 @@ def _rows_of(name: str, table: Tensor, index: Tensor) -> Tensor:
     return ops.reshape(rows, (*index.shape, *table.shape[1:]), name=name)
 
 
-def _at_computed(name: str, x: Tensor, indices: Sequence[Tensor]) -> Tensor:
-    """x[i, j, ...]: what stands where computed integers of one shape say, in the first dimensions. The step refuses those below 0
-    or beyond their dimension."""
-    require(all(index.shape == indices[0].shape for index in indices), "several computed indices must have one shape")
-    require(all(index.dtype.kind in "iu" for index in indices), "an index by numbers must be of integers")
-    if (count := len(indices)) == 1:
-        return _rows_of(name, x, indices[0])
+def _at_computed(name: str, x: Tensor, indices: Sequence[Any]) -> Tensor:
+    """x[i, j, ...]: what stands where computed integers, or some that are fixed, say in the first dimensions. The step refuses
+    those below 0 or beyond their dimension."""
+    if len(indices) == 2 and _is_count(indices[0], x.shape[0]) and indices[1].shape[:1] == x.shape[:1]:  # one of each row
+        rows = ops.reshape(indices[1], (x.shape[0], prod(indices[1].shape[1:])), name=f"{name}.index")
+        taken = ops.gather(x, rows, name=f"{name}.taken")
+        return ops.reshape(taken, (*indices[1].shape, *x.shape[2:]), name=name)
+    given = [tensor_of(index, x.graph, f"{name}.fixed") for index in indices]
+    require(all(index.dtype.kind in "iu" for index in given), "an index by numbers must be of integers")
+    if (count := len(given)) == 1:
+        return _rows_of(name, x, given[0])
     at, *others = (
-        _within(f"{name}.index{dim}", index, size) for dim, (index, size) in enumerate(zip(indices, x.shape))
+        _within(f"{name}.index{dim}", index, size) for dim, (index, size) in enumerate(zip(given, x.shape))
     )
     for size, index in zip(x.shape[1:], others):
         wide = ops.mul(at, constant(x.graph, np.array([size]), f"{name}.sizes"), name=f"{name}.before")
@@ -174,23 +179,16 @@ def _at_computed(name: str, x: Tensor, indices: Sequence[Tensor]) -> Tensor:
     return _rows_of(name, ops.reshape(x, (prod(x.shape[:count]), *x.shape[count:]), name=f"{name}.flat"), at)
 
 
+def _is_count(index: Any, size: int) -> bool:
+    """True for the fixed integers 0, 1, 2, ... to ``size``, alone or as a column."""
+    if not isinstance(index, Fixed) or index.tensor.numel() != size or index.tensor.shape[0] != size:
+        return False
+    return bool((array_of(index).reshape(-1) == np.arange(size)).all())
+
+
 def _within(name: str, index: Tensor, size: int) -> Tensor:
     """An index as it is, whose step checks it: one that is beyond its dimension would take what stands elsewhere."""
     return _rows_of(name, constant(index.graph, np.arange(size), f"{name}.places"), index)
-
-
-@stands_for("index_add", "index_add_", raw=True)
-def index_add(name: str, input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Any:
-    """input, and rows of ``source`` added where computed integers say: in a graph what each node gets from its neighbours."""
-    graph = graph_of(input, index, source)
-    x, rows, at = (tensor_of(value, graph, name) for value in (input, source, index))
-    require(dim % x.ndim == 0 and at.ndim == 1, "computed indices only of the first dimension")
-    each = ops.reshape(rows, (1, *rows.shape), name=f"{name}.source")
-    summed = ops.scatter_add(each, ops.reshape(at, (1, *at.shape), name=f"{name}.index"), x.shape[0], name=f"{name}.sums")
-    summed = ops.reshape(summed, x.shape, name=f"{name}.nodes")
-    summed = summed if alpha == 1 else ops.scale(summed, float(alpha), name=f"{name}.alpha")
-    empty = isinstance(input, Fixed) and not array_of(input).any()
-    return summed if empty else ops.add(x, summed, name=name)
 
 
 def _unfold(name: str, input: Any, dimension: int, size: int, step: int) -> Any:
@@ -243,6 +241,48 @@ def _plain(part: Any) -> Any:
     return slice(*(int(number_of(at) or 0) if isinstance(at, Fixed) else at for at in (part.start, part.stop, part.step)))
 
 
+@stands_for("diagonal")
+def diagonal_of(name: str, input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """The elements whose places in two dimensions are the same, or ``offset`` apart, as the last dimension."""
+    first, second = dim1 % input.ndim, dim2 % input.ndim
+    rest = [i for i in range(input.ndim) if i not in (first, second)]
+    x = permuted(f"{name}.first", input, [first, second, *rest])
+    count = min(x.shape[0], x.shape[1] - offset) if offset >= 0 else min(x.shape[0] + offset, x.shape[1])
+    require(count > 0, "of a diagonal without elements")
+    along = torch.arange(count)
+    taken = _pairs(f"{name}.taken", x, [Fixed(along - min(0, offset), 0), Fixed(along + max(0, offset), 0)], (0, 1))
+    return permuted(name, taken, [*range(1, taken.ndim), 0])
+
+
+@stands_for("diag")
+def diag(name: str, input: Tensor, diagonal_: int = 0, *, diagonal: int = 0) -> Any:
+    """The diagonal of a matrix, or the matrix of one."""
+    offset = diagonal_ or diagonal
+    if input.ndim == 2:
+        return diagonal_of(name, input, offset)
+    require(offset == 0, "a matrix of a diagonal beside the middle")
+    eye = constant(input.graph, np.eye(input.shape[0], dtype=input.dtype), f"{name}.eye")
+    return ops.mul(ops.reshape(input, (1, *input.shape), name=f"{name}.row"), eye, name=name)
+
+
+def _computed(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
+    """x[1, :, i, j]: computed integers next to each other, behind integers and full slices."""
+    first = next(at for at, part in enumerate(wanted) if isinstance(part, (Tensor, Fixed)))
+    indices = [part for part in wanted[first:] if part != slice(None) and part is not Ellipsis]
+    fine = all(isinstance(part, (Tensor, Fixed)) for part in indices) and all(
+        part == slice(None) or isinstance(part, int) for part in wanted[:first]
+    ) and list(wanted[first : first + len(indices)]) == indices
+    require(fine, "computed indices must be next to each other, behind integers and full slices")
+    if first:
+        x = item(f"{name}.before", x, (*wanted[:first],))
+    dim = sum(part == slice(None) for part in wanted[:first])
+    if dim == 0:
+        return _at_computed(name, x, indices)
+    turned = permuted(f"{name}.first", x, [*range(dim, x.ndim), *range(dim)])
+    result = _at_computed(f"{name}.taken", turned, indices)
+    return permuted(name, result, [*range(result.ndim - dim, result.ndim), *range(result.ndim - dim)])
+
+
 @stands_for("__getitem__", raw=True)
 def item(name: str, input: Any, index: Any) -> Any:
     """Index x[index]: integers, slices, ``...`` and None; or fixed integers for one dimension."""
@@ -252,15 +292,16 @@ def item(name: str, input: Any, index: Any) -> Any:
         if not wanted:
             return input
     input = tensor_of(input, graph_of(input, *wanted), name)
-    if all(isinstance(part, Tensor) for part in wanted):
-        return _at_computed(name, input, wanted)
+    if any(isinstance(part, Tensor) for part in wanted):
+        return _computed(name, input, wanted)
     if any(part is Ellipsis for part in wanted):
         at = next(i for i, part in enumerate(wanted) if part is Ellipsis)
         missing = input.ndim - sum(part is not None for part in wanted) + 1
         wanted[at : at + 1] = [slice(None)] * missing
     if any(isinstance(part, (Fixed, list)) for part in wanted):
         require(all(part is not None for part in wanted), "an index by numbers beside None")
-        if len(wanted) > 1 and all(isinstance(part, Fixed) for part in wanted):
+        shapes = {tuple(part.tensor.shape) if isinstance(part, Fixed) else None for part in wanted}
+        if len(wanted) > 1 and None not in shapes and (len(shapes) > 1 or prod(min(shapes)) == 1):  # type: ignore[type-var, arg-type]
             return _mesh(name, input, wanted)
         return _chosen(name, input, wanted)
     shape: list[int] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,23 @@ import torch
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.registry import FUNCTIONS, Hides, array_of, constant, number_of, tensor_of
+from taskflow.models.pytorch.converting import TO_FLOAT
+from taskflow.models.pytorch.recipes import derived
+from taskflow.models.pytorch.registry import (
+    FUNCTIONS,
+    Hides,
+    array_of,
+    constant,
+    constant_of,
+    fixed_of,
+    name_of_type,
+    number_of,
+    once_of,
+    tensor_of,
+)
+from taskflow.models.pytorch.scattering import hits, scattered_entries
 from taskflow.models.pytorch.site import Unsupported, require
-from taskflow.models.pytorch.steps import Fixed, leaves
+from taskflow.models.pytorch.steps import Fixed, leaves, mapped
 from taskflow.operators.tensor import Tensor
 
 
@@ -32,16 +46,25 @@ class Mask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
-    """Boolean tensor of PyTorch's: where floats ``tensor`` are in a ``relation`` to a ``number``. Only `where` takes it."""
+    """Boolean tensor of PyTorch's: where floats ``tensor`` are in a ``relation`` to a ``number``. `where` takes it as it is, all
+    else takes its `Mask`."""
 
     tensor: Tensor
     relation: str
     number: float
+    name: str
+    made: list[Mask] = field(default_factory=list)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes."""
         return self.tensor.shape
+
+    def mask(self) -> Mask:
+        """Return it as a mask: one operator, however often it is asked for."""
+        if not self.made:
+            self.made.append(Mask(ops.compare(self.tensor, self.relation, self.number, name=self.name)))
+        return self.made[0]
 
 
 Handler = Callable[..., Any]
@@ -68,13 +91,17 @@ def makes_mask(target: Any, args: Any, kwargs: Any) -> bool:
 
 def masked_call(target: Any, name: str, graph: OperatorGraph, args: Any, kwargs: Any) -> Any:
     """Return the result of a function of masks: a mask, or a tensor. Raises Unsupported for functions that are not understood."""
-    sides = any(isinstance(leaf, Side) for leaf in leaves((args, kwargs)))
-    require(not sides or OF_MASKS.get(target) is chosen, "which side of a number floats are on is only understood in where")
+    if OF_MASKS.get(target) not in (chosen, filled):
+        args, kwargs = mapped(_as_mask, args), mapped(_as_mask, kwargs)
     if target in OF_MASKS:
         return OF_MASKS[target](graph, name, *args, **kwargs)
     if getattr(target, "__name__", "") in MOVING and args and isinstance(args[0], Mask):
         return Mask(FUNCTIONS[target](name, args[0].tensor, *args[1:], **kwargs))
     raise Unsupported("a mask that is computed from inputs is not understood here; make a float tensor of it (mask.to(x.dtype))")
+
+
+def _as_mask(value: Any) -> Any:
+    return value.mask() if isinstance(value, Side) else value
 
 
 def as_floats(graph: OperatorGraph, name: str, value: Any) -> Tensor | float:
@@ -94,20 +121,24 @@ def as_floats(graph: OperatorGraph, name: str, value: Any) -> Tensor | float:
 def _compared(relation: str) -> Handler:
     def built(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask | Side:
         number = number_of(other)
-        if isinstance(other, Fixed) and number is None:
-            other = tensor_of(other, graph, name)
-        input = tensor_of(input, graph, name)
-        if number is not None and isinstance(input, Tensor) and input.spec.differentiable:
-            return Side(input, relation, number)
-        both = [value for value in (input, other if number is None else None) if value is not None]
-        require(
-            all(isinstance(value, Tensor) and value.dtype.kind in "iu" for value in both)
-            and (number is None or number == int(number)),
-            "only integers are compared: of a float tensor the graph would hide which side a number is on",
-        )
-        return Mask(ops.compare(input, relation, other if number is None else int(number), name=name))
+        x = tensor_of(input, graph, name)
+        if number is not None:
+            require(x.spec.differentiable or number == int(number), "integers are compared with whole numbers only")
+            side = Side(x, relation, number, name)
+            return side if x.spec.differentiable else side.mask()
+        both = [x, tensor_of(other, graph, name)]
+        floats = [value.dtype for value in both if value.spec.differentiable]
+        if floats:
+            widest = max(floats, key=lambda dtype: dtype.itemsize)
+            both = [as_type(value, widest, f"{name}.{at}") for at, value in zip(("first", "second"), both)]
+        return Mask(ops.compare(both[0], relation, both[1], name=name))
 
     return built
+
+
+def as_type(x: Tensor, dtype: np.dtype[Any], name: str) -> Tensor:
+    """Return floats or integers as floats of a type; what has it is unchanged."""
+    return ops.cast(x, dtype, name=name) if x.spec.differentiable else ops.to_float(x, str(dtype), name=name)
 
 
 for _relation in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -170,9 +201,8 @@ def converted(graph: OperatorGraph, name: str, input: Any, *args: Any, **options
     if isinstance(input, Mask):
         if kinds and not kinds[0].is_floating_point and kinds[0] is not torch.bool:
             return counted(graph, name, input)
-        return input if not kinds or kinds[0] is torch.bool else input.tensor
-    require(input.dtype.kind in "iu", "truth values of floats")
-    return Mask(ops.compare(input, "ne", 0, name=name))
+        return input if not kinds or kinds[0] is torch.bool else ops.cast(input.tensor, name_of_type(kinds[0]), name=name)
+    return Side(input, "ne", 0, name) if input.spec.differentiable else Mask(ops.compare(input, "ne", 0, name=name))
 
 
 @_says("bool")
@@ -193,10 +223,40 @@ def counts(graph: OperatorGraph, name: str, input: Any, dim: int, *, dtype: Any 
     return ops.cumsum(counted(graph, f"{name}.integers", input), dim, name=name)
 
 
-@_says("float", "double", "type_as")
-def numbers(graph: OperatorGraph, name: str, input: Any, *args: Any) -> Any:
-    """Return zeros and ones for truth values."""
-    return input.tensor
+@_says("type_as")
+def like(graph: OperatorGraph, name: str, input: Any, other: Any) -> Any:
+    """Return truth values as zeros and ones in the type of another tensor."""
+    own = tensor_of(other, graph, name)
+    return ops.cast(input.tensor, own.dtype, name=name) if own.spec.differentiable else counted(graph, name, input)
+
+
+@_says("sum")
+def number_of_true(
+    graph: OperatorGraph, name: str, input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """Return how many are True along some dimensions, as integers unless another type is asked for."""
+    total = ops.sum(input.tensor, None if dim in ((), []) else dim, keepdim, name=f"{name}.floats")
+    floats = dtype is not None and dtype.is_floating_point
+    return ops.cast(total, name_of_type(dtype), name=name) if floats else ops.to_integer(total, name=name)
+
+
+@_says("any")
+def any_true(graph: OperatorGraph, name: str, input: Any, dim: Any = None, keepdim: bool = False) -> Mask:
+    """Return whether some are True along some dimensions."""
+    return Mask(ops.amax(input.tensor, dim, keepdim, name=name))
+
+
+@_says("all")
+def all_true(graph: OperatorGraph, name: str, input: Any, dim: Any = None, keepdim: bool = False) -> Mask:
+    """Return whether all are True along some dimensions."""
+    return Mask(ops.amax(input.tensor, dim, keepdim, least=True, name=name))
+
+
+@_says(*TO_FLOAT)
+def numbers(graph: OperatorGraph, name: str, input: Any) -> Any:
+    """Return zeros and ones for truth values, in the type that the function is named by."""
+    asked = next(kind for what, kind in TO_FLOAT.items() if name.rpartition(".")[2].rstrip("0123456789_") == what)
+    return ops.cast(input.tensor, name_of_type(asked), name=name)
 
 
 @_says("contiguous", "clone", "detach", "cpu", "cuda")
@@ -212,10 +272,21 @@ def unchanged(graph: OperatorGraph, name: str, input: Any, *args: Any, **options
 def filled(graph: OperatorGraph, name: str, input: Any, mask: Any, value: Any) -> Any:
     """Fill with ``value`` where the mask is True."""
     number = number_of(value)
-    require(number is not None, "value must be a number where the mask comes from inputs")
+    require(number is not None, "value must be a number")
     if number == -math.inf and isinstance(mask, Mask) and _is_zeros(input, mask.tensor.shape):
         return Hides(mask.tensor, lowest_score(mask.tensor.dtype), name)
-    return chosen(graph, name, mask, number, input)
+    return chosen(graph, name, mask, value, input)
+
+
+@_says("__setitem__")
+def assigned_where(graph: OperatorGraph, name: str, input: Any, index: Any, value: Any) -> Any:
+    """Take a number, or what repeats itself everywhere, where truth values of the first dimensions say: ``x[mask] = 0``."""
+    mask = index.mask() if isinstance(index, Side) else index
+    require(isinstance(mask, (Mask, Fixed)), "a mask must stand alone as an index that is written to")
+    shape, own = input.shape if isinstance(input, Tensor) else tuple(input.tensor.shape), _condition(graph, f"{name}.where", mask)
+    own = ops.reshape(own, (*own.shape, *(1,) * (len(shape) - own.ndim)), name=f"{name}.led") if own.ndim < len(shape) else own
+    require(number_of(value) is not None or not value.shape, "only a number can be written where a mask says: use torch.where")
+    return chosen(graph, name, Mask(own) if isinstance(mask, Mask) else Side(own, "ne", 0.0, name), value, input)
 
 
 def _is_zeros(value: Any, shape: tuple[int, ...]) -> bool:
@@ -230,37 +301,41 @@ def scattered_rows(graph: OperatorGraph, name: str, *args: Any) -> Any:
 
 @_says("where")
 def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: Any) -> Any:
-    """Take input where the condition is True, else other."""
-    if isinstance(condition, Side):
-        return _of_sides(graph, name, condition, input, other)
-    require(isinstance(condition, Mask), "the condition must be a mask")
-    others = opposite(graph, f"{name}.other", condition)
-    if all(isinstance(value, (Mask, bool)) or _is_truth(value) for value in (input, other)):
-        first, second = both(graph, f"{name}.first", condition, input), both(graph, f"{name}.second", others, other)
-        return Mask(ops.add(first.tensor, second.tensor, name=name))
-    parts = []
-    for at, mask, value in (("first", condition.tensor, input), ("second", others.tensor, other)):
-        require(not isinstance(value, (Mask, bool)) and not _is_truth(value), "where of truth values and numbers")
-        number = number_of(value)
-        if number is None:
-            x = tensor_of(value, graph, name)
-            own = ops.cast(mask, x.dtype, name=f"{name}.{at}_mask") if x.spec.differentiable else (
-                ops.to_integer(mask, name=f"{name}.{at}_mask")
-            )
-            parts.append(ops.mul(x, own, name=f"{name}.{at}"))
-            continue
-        require(number < math.inf, "infinity is not understood where the mask comes from inputs")
-        if number and all(map(_is_integer, (input, other))):
-            whole = constant(graph, np.full((1,) * mask.ndim, int(number)), f"{name}.{at}_number")
-            parts.append(ops.mul(ops.to_integer(mask, name=f"{name}.{at}_mask"), whole, name=f"{name}.{at}"))
-            continue
-        if number:
-            parts.append(ops.scale(mask, max(number, lowest_score(mask.dtype)), name=f"{name}.{at}"))
-    widest = max((part.dtype for part in parts), key=lambda dtype: dtype.itemsize, default=graph.dtype)
-    parts = [ops.cast(part, widest, name=f"{part.name}.cast") if part.spec.differentiable else part for part in parts]
-    if not parts:
-        return ops.scale(condition.tensor, 0.0, name=name)
-    return parts[0] if len(parts) == 1 else ops.add(parts[0], parts[1], name=name)
+    """Take input where the condition is True, else other: tensors, numbers or truth values. What is not taken does not count."""
+    of = condition if isinstance(condition, Side) else Side(_condition(graph, f"{name}.condition", condition), "ne", 0.0, name)
+    truths = [isinstance(value, (Mask, Side, bool)) or _is_truth(value) for value in (input, other)]
+    require(truths[0] == truths[1], "where of truth values and numbers")
+    if truths[0]:
+        values = [as_floats(graph, f"{name}.{at}", _as_mask(value)) for at, value in (("first", input), ("second", other))]
+    else:
+        values = [value if number_of(value) is not None else tensor_of(value, graph, name) for value in (input, other)]
+    shape = np.broadcast_shapes(of.shape, *(getattr(value, "shape", ()) for value in values if isinstance(value, Tensor)))
+    floats = [value.dtype for value in values if isinstance(value, Tensor) and value.spec.differentiable]
+    whole = not floats and not truths[0] and all(map(_is_integer, (input, other)))
+    dtype = np.dtype(np.int64) if whole else max(floats, key=lambda dtype: dtype.itemsize, default=np.dtype(graph.dtype))
+    least = lowest_score(dtype) if isinstance(condition, Mask) else -math.inf
+    first, second = (_of_type(graph, f"{name}.{at}", value, dtype, least) for at, value in zip(("first", "second"), values))
+    result = ops.where(of.tensor, of.relation, of.number, first, second, name=name)
+    result = result if result.shape == shape else ops.reshape(result, shape, name=f"{name}.value")
+    return Mask(result) if truths[0] else result
+
+
+def _condition(graph: OperatorGraph, name: str, condition: Any) -> Tensor:
+    """A mask, or fixed truth values, as zeros and ones; those of a large fixed one are computed part by part."""
+    if isinstance(condition, Mask):
+        return condition.tensor
+    require(isinstance(condition, Fixed), "the condition must be a mask")
+    once = derived(torch.Tensor.to, once_of(condition), torch.bool)
+    return constant_of(fixed_of(derived(torch.Tensor.to, once, getattr(torch, str(graph.dtype)))), graph, name)
+
+
+def _of_type(graph: OperatorGraph, name: str, value: Any, dtype: np.dtype[Any], least: float) -> Tensor:
+    """A tensor in a type; a number, of at least so much, as a constant."""
+    if isinstance(value, Tensor):
+        return value if value.dtype == dtype else as_type(value, dtype, f"{name}.{dtype}")
+    number = number_of(value)
+    assert number is not None, "it is a tensor or a number"
+    return constant(graph, np.full((1,), max(number, least), dtype), name)
 
 
 def clamped_integers(name: str, x: Tensor, least: Any, most: Any) -> Tensor:
@@ -284,48 +359,17 @@ def _is_integer(value: Any) -> bool:
     return not value.spec.differentiable if isinstance(value, Tensor) else isinstance(value, int)
 
 
-def _of_sides(graph: OperatorGraph, name: str, condition: Side, *values: Any) -> Tensor:
-    """Take the first value where floats are on a side of a number, else the second."""
-    shape = np.broadcast_shapes(condition.shape, *(getattr(value, "shape", ()) for value in values))
-    tensors = [value if isinstance(value, Tensor) else tensor_of(value, graph, name) for value in values]
-    dtype = next((value.dtype for value in tensors if isinstance(value, Tensor)), condition.tensor.dtype)
-    given = []
-    for at, value in zip(("first", "second"), tensors):
-        number = number_of(value)
-        value = constant(graph, np.full((1,) * len(shape), number, dtype), f"{name}.{at}") if number is not None else value
-        require(isinstance(value, Tensor), "where of truth values")
-        given.append(ops.cast(_spread(f"{name}.{at}", value, shape), dtype, name=f"{name}.{at}.{dtype}"))
-    x = ops.cast(_spread(f"{name}.of", condition.tensor, shape), dtype, name=f"{name}.of.{dtype}")
-    return ops.where(x, condition.relation, condition.number, *given, name=name)
+@_says("scatter", "scatter_")
+def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any, value: Any = None, *, src: Any = None) -> Any:
+    """A number, or entries, put where computed indices say; of truth values ones into zeros, or zeros into ones."""
+    value = src if value is None else value
+    if not _is_truth(input) or not isinstance(index, Tensor):
+        return scattered_entries(graph, name, input, dim, index, value)
+    number, shape = number_of(value), tuple(input.tensor.shape)
+    ones = number == 0 and bool(array_of(input).all())
+    require(ones or (_is_zeros(input, shape) and number == 1), "of truth values only True into what is False, or False into True")
+    return Mask(ops.compare(hits(name, graph, shape, dim, index), "eq" if ones else "ne", 0.0, name=f"{name}.truth"))
 
-
-def _spread(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if x.shape == shape:
-        return x
-    led = x if x.ndim == len(shape) else ops.reshape(x, (1,) * (len(shape) - x.ndim) + x.shape, name=f"{name}.led")
-    return ops.expand(led, shape, name=f"{name}.expanded")
-
-
-@_says("scatter")
-def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any, value: Any = None) -> Mask:
-    """Ones in a tensor of zeros, or zeros in one of ones, where distinct indices of the last dimension say."""
-    number, shape = number_of(value), tuple(input.tensor.shape) if isinstance(input, Fixed) else ()
-    ones = shape != () and number == 0 and bool((array_of(input) == 1).all())
-    require(ones or (_is_zeros(input, shape) and number == 1), "only of the number 1 into zeros, or of 0 into ones")
-    last = len(shape) - 1
-    require(isinstance(index, Tensor) and dim % len(shape) == last, "only along the last dimension")
-    if index.shape[-1] * shape[-1] <= FEW_PAIRS:
-        places = constant(graph, np.arange(shape[-1]).reshape((1,) * len(shape) + (-1,)), f"{name}.places")
-        alone = ops.reshape(index, (*index.shape, 1), name=f"{name}.alone")
-        result = ops.sum(ops.compare(alone, "eq", places, name=f"{name}.each"), last, name=name)
-    else:
-        rows = ops.reshape(index, (math.prod(shape[:-1]), index.shape[-1]), name=f"{name}.rows")
-        each = constant(graph, np.broadcast_to(np.ones((), graph.dtype), rows.shape), f"{name}.ones")
-        result = ops.reshape(ops.scatter_add(each, rows, shape[-1], name=f"{name}.each"), shape, name=name)
-    return opposite(graph, f"{name}.others", Mask(result)) if ones else Mask(result)
-
-
-FEW_PAIRS = 65536  # of an index and a place in a row that are compared with each other
 
 MAKERS = {
     target for target, handler in OF_MASKS.items()

@@ -32,9 +32,15 @@ Made = Any  # a Tensor, or a tuple of them where the module returns one
 
 
 def _linear(site: Site, m: nn.Linear, x: Tensor) -> Made:
+    if x.ndim == 1:  # one vector without samples, such as a parameter
+        y = _linear(site, m, ops.reshape(x, (1, *x.shape), name=f"{site.name}.row"))
+        return ops.reshape(y, y.shape[1:], name=f"{site.name}.vector")
     if m.bias is not None and site.has(m.weight) and not site.has(m.bias):  # a table of embeddings under the scores, with biases
         y = site.build(ops.linear, [m.weight], x, m.out_features, False, name=f"{site.name}.product")
         return add(site.name, y, _held(site, m, "bias"))
+    if m.bias is not None and site.has(m.bias) and not site.has(m.weight):  # a bias that is taken away before, in autoencoders
+        y = site.build(ops.linear, [m.weight], x, m.out_features, False)
+        return add(f"{site.name}.biased", y, _held(site, m, "bias"))
     return site.build(ops.linear, [m.weight, m.bias], x, m.out_features, m.bias is not None)
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from taskflow.models.pytorch.batch_norms import LayerBuffers
+from taskflow.models.pytorch.boolean_indices import indexed_by_places
 from taskflow.models.pytorch.calls import (
     AS_ANOTHER,
     INDEX_ASSIGNMENT,
@@ -21,12 +22,13 @@ from taskflow.models.pytorch.calls import (
     ONLY_SHAPES,
     QUERIES,
     STATE,
-    WITHOUT_SHAPE,
+    asks_for_gradient,
     by_torchs_names,
     changes_by_name,
     is_in_place,
     numbers_like,
     tensors_of,
+    without_shape,
 )
 from taskflow.models.pytorch.draws import DRAWS, NOT_BY_SAMPLES, drawn
 from taskflow.models.pytorch.dropping import probability_of
@@ -35,7 +37,7 @@ from taskflow.models.pytorch.places import calling_line
 from taskflow.models.pytorch.placing import taken_or_put
 from taskflow.models.pytorch.recipe_book import Recipes
 from taskflow.models.pytorch.recipes import SAME, plain_name
-from taskflow.models.pytorch.refused import more_than_its_class
+from taskflow.models.pytorch.refused import more_than_its_class, replaced
 from taskflow.models.pytorch.repeats import RepeatedLayers
 from taskflow.models.pytorch.scans import scans_followed
 from taskflow.models.pytorch.shadow import Shadow
@@ -51,9 +53,8 @@ plain_call = nn.Module.__call__
 
 
 class TorchRecorder(TorchFunctionMode):
-    """Recorder of one run of a module on the tensors of a `Shadow`. Functions with only fixed tensors as arguments are computed
-    at once. In-place operations replace what they changed, and tensors that share its memory may not be read again. ``repeats``:
-    layers that are alike are recorded once."""
+    """Recorder of a run of a module on the tensors of a `Shadow`. What depends on fixed tensors alone is computed. Operations in
+    place replace what they changed; what shares its memory is not read again. ``repeats``: layers alike are recorded once."""
 
     repeats = True
 
@@ -162,7 +163,7 @@ class TorchRecorder(TorchFunctionMode):
                 if why is not None:
                     raise Unsupported(f"a {type(part).__name__} that {recorder.inside or 'forward'} calls {why}")
                 return plain_call(part, *args, **kwargs)
-            if recorder.leaf(part):
+            if recorder.leaf(part) and not replaced(part):
                 return recorder._called("module", path, args, kwargs, recorder.shadow.copy_of(part))
             before, recorder.inside = recorder.inside, path
             try:
@@ -197,6 +198,7 @@ class TorchRecorder(TorchFunctionMode):
         tracked = [value for value in given if self.tracked(value)]
         if kind == "function" and (rows := taken_or_put(self, name, args)) is not None:
             return rows
+        args = indexed_by_places(self, args) if name == "__getitem__" and tracked else args
         if kind == "function" and self.buffers.counts(name, args):
             return args[0]
         if (plain := self.buffers.normalises(target, args, kwargs)) is not None:
@@ -209,9 +211,9 @@ class TorchRecorder(TorchFunctionMode):
         layer = kind == "module" and (next(run.parameters(), None) is not None or bool(probability_of(run)))
         if not tracked and not layer:
             return self._fixed(kind, target, args, kwargs, run, changes)
-        if name == "__set__" and target.__self__ is torch.Tensor.requires_grad and args[1] is True and not args[0].requires_grad:
+        if asks_for_gradient(name, target, args):
             self.asked = True  # a gradient of the data
-            return None
+            return args[0]
         self._refuse_hidden_state(name, target)
         if changes and tracked and not self.tracked(given[0]) and (plain := self._returning(name, given[0])) is not None:
             result = self._written(kind, plain, args, kwargs, plain)
@@ -227,8 +229,8 @@ class TorchRecorder(TorchFunctionMode):
             answer = torch.tensor(OF_FINITE[name]).expand(given[0].shape)
             self.own_storages[answer.untyped_storage()._cdata] = answer
             return answer
-        if name in WITHOUT_SHAPE:
-            raise Unsupported(f"{name_of(target)} in {self.inside or 'forward'} {WITHOUT_SHAPE[name]}")
+        if (without := without_shape(name, args)) is not None:
+            raise Unsupported(f"{name_of(target)} in {self.inside or 'forward'} {without}")
         if name in ("copy_", INDEX_ASSIGNMENT) and (into := self.recipes.unset(given[0])) is not None:
             return self.writes.assigned(into, run, args)
         if changes and not kwargs and not self.tracked(given[0]):
@@ -278,7 +280,7 @@ class TorchRecorder(TorchFunctionMode):
             raise Unsupported(f"{who} uses autocast, which is not understood")
 
     def _refuse_arguments(self, name: str, given: Sequence[torch.Tensor], changes: bool) -> None:
-        """A function that ``changes`` its first argument may not change a constant; and all arguments must have numbers."""
+        """Refuse what ``changes`` a constant, its first argument, and arguments without numbers."""
         if changes and not self.tracked(given[0]):
             raise Unsupported(f"{name} writes into {self.named(given[0])}; use an operation that returns a new tensor")
         for value in given:

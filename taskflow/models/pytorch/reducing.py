@@ -39,17 +39,18 @@ def _extremes(least: bool, several: str, one: str) -> None:
 
 
 def _of_two(name: str, input: Any, other: Any, least: bool) -> Tensor:
-    """Build (a + b + |a - b|) / 2, or with - |a - b|: where both are equal, each has half of the gradient, as in PyTorch. A number
-    is a bound, as masks have it, beside which a sum would have no digits left."""
+    """Take the larger or lesser; where both are equal, each has half of the gradient, as in PyTorch. A number is a bound."""
     graph = graph_of(input, other)
     bound = number_of(other)
     if bound is not None:
         x = tensor_of(input, graph, name)
         return ops.clamp(x, None, bound, name=name) if least else ops.clamp(x, bound, None, name=name)
     a, b = (tensor_of(value, graph, name) for value in (input, other))
-    apart = ops.abs(ops.sub(a, b, name=f"{name}.difference"), name=f"{name}.apart")
-    both = ops.add(a, b, name=f"{name}.both")
-    return ops.scale((ops.sub if least else ops.add)(both, apart, name=f"{name}.twice"), 0.5, name=name)
+    first = ops.compare(a, "lt" if least else "gt", b, name=f"{name}.first")
+    taken = ops.where(first, "ne", 0.0, a, b, name=f"{name}.taken")
+    alike = ops.compare(a, "eq", b, name=f"{name}.alike")
+    mean = ops.scale(ops.add(a, b, name=f"{name}.both"), 0.5, name=f"{name}.mean")
+    return ops.where(alike, "ne", 0.0, mean, taken, name=name)
 
 
 _extremes(False, "amax", "max")

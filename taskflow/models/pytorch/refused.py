@@ -111,3 +111,19 @@ def class_of(module: nn.Module, known: Any) -> type[nn.Module] | None:
             return None if own & (held | {*dir(base)}) else base  # type: ignore[no-any-return]
         own |= vars(base).keys() - DOES_NOT_COMPUTE
     return None
+
+
+def replaced(part: nn.Module) -> bool:
+    """True for a layer whose parameters are computed, as `torch.func.functional_call` has them: its code is followed."""
+    return any(not isinstance(p, nn.Parameter) for p in part._parameters.values() if p is not None)
+
+
+def cannot_follow(title: str, error: Exception) -> str:
+    """Return a sentence for whatever PyTorch or the module's code raises when it meets what has no numbers."""
+    why = (str(error).splitlines() or [""])[0]
+    if "BatchedTensor" in why or "TensorWrapper" in why:
+        why += "; vmap, grad and others of torch.func are not understood: write the function for the whole batch"
+    return (
+        f"from_torch: cannot follow {title} ({type(error).__name__}: {why}); its forward must run on examples of these shapes, and "
+        "must not depend on numbers in tensors, only on shapes"
+    )

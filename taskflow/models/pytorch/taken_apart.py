@@ -22,12 +22,14 @@ from torch._subclasses.fake_tensor import (
 from torch.nn import functional as F
 
 from taskflow.models.pytorch.calls import reduction_of, tensors_of
+from taskflow.models.pytorch.draws import DRAWN_IN_PARTS
 from taskflow.models.pytorch.registry import SPACES
 from taskflow.models.pytorch.site import Unsupported, require
 from taskflow.models.pytorch.steps import mapped, name_of
 
 APART: dict[Any, Callable[..., Any]] = {}
 """For each function of torch the one that is recorded in its place. It names every argument that it understands."""
+APART.update(DRAWN_IN_PARTS)
 FOLLOWED_MODULES = (
     nn.RNN, nn.modules.rnn.RNNCellBase, nn.modules.loss._Loss, nn.modules.loss._WeightedLoss, nn.CosineSimilarity,
     nn.PairwiseDistance, nn.EmbeddingBag, nn.Softmax2d, nn.Softsign, nn.Softshrink, nn.LocalResponseNorm, nn.AdaptiveMaxPool1d,
@@ -107,6 +109,19 @@ def _shapes(where: str, recorder: Any, target: Any, args: Any, kwargs: Any) -> l
 
 
 # ---- recurrent networks ------------------------------------------------------------------------------------------------------
+
+
+@apart("cdist")
+def _cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: Any = "use_mm_for_euclid_dist_if_necessary") -> Any:
+    """Distances of all vectors of two sets, with the gradient 0 where one is 0; of large sets by a product, as in PyTorch."""
+    require(p == 2, "cdist: only p=2")
+    if "not" not in str(compute_mode) and max(x1.shape[-2], x2.shape[-2]) > 25:
+        product = x1 @ x2.transpose(-1, -2)
+        squares = x1.square().sum(-1)[..., :, None] + x2.square().sum(-1)[..., None, :] - 2 * product
+    else:
+        squares = (x1[..., :, None, :] - x2[..., None, :, :]).square().sum(-1)
+    here = squares <= 0
+    return torch.where(here, 0.0, torch.where(here, 1.0, squares).sqrt())
 
 
 @apart("gru_cell")

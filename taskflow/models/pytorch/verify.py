@@ -78,10 +78,10 @@ def verified(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
             try:
                 with np.errstate(all="ignore") if number else nullcontext():
                     why = _difference(one, outputs, feeds)
-            except LossError:
+            except (LossError, RuntimeError):
                 if not number:
                     raise
-                continue  # such as 1 / 0: nothing can be compared there
+                continue  # such as 1 / 0, or a target that is no probability: nothing can be compared there
             if why is not None:
                 with suppress(Unsupported):  # of what is only understood without numbers
                     where = located(one, feeds)
@@ -127,6 +127,8 @@ def _flops(graph: OperatorGraph) -> float:
 
 
 NO_WORK = ("cast", "constant")
+SHARES = tuple(number / 20 for number in range(1, 20))
+"""Numbers between 0 and 1."""
 
 
 def _alike(a: OperatorGraph, b: OperatorGraph) -> bool:
@@ -181,10 +183,18 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
 
 def _finite_feeds(trial: Trial) -> list[Any]:
     """Random feeds for which PyTorch gives numbers: if those with zeros do not, as they stand for padding, others."""
-    feeds = feeds_of(trial)
-    with no_dropout(trial.module), torch.no_grad():
-        result = [value for value in leaves(call(copy.deepcopy(trial.module), feeds)) if isinstance(value, torch.Tensor)]
+    try:
+        feeds = feeds_of(trial)
+        result = _returned(trial, feeds)
+    except RuntimeError:  # PyTorch requires probabilities, such as for binary_cross_entropy
+        feeds = feeds_of(trial, SHARES)
+        result = _returned(trial, feeds)
     return feeds if all(bool(torch.isfinite(value).all()) for value in result) else feeds_of(trial, least=1)
+
+
+def _returned(trial: Trial, feeds: list[Any]) -> list[torch.Tensor]:
+    with no_dropout(trial.module), torch.no_grad():
+        return [value for value in leaves(call(copy.deepcopy(trial.module), feeds)) if isinstance(value, torch.Tensor)]
 
 
 def _difference(trial: Trial, outputs: Sequence[Tensor], feeds: Sequence[Any]) -> str | None:

@@ -1,0 +1,144 @@
+"""One tensor or another by a mask: what is not taken has no say, however large it is, and gets no gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_cases import F, case, ids, line, net, nn, rows, torch
+
+HIDDEN = torch.arange(6) % 3 == 0
+BEYOND = torch.tensor([torch.inf, 1.0, 2.0, -torch.inf, 3.0, 4.0])  # no numbers where HIDDEN
+
+
+@case("equal")
+def filled_where_there_are_no_numbers() -> Any:
+    return net(lambda self, x: (self.a(x) + self.t).masked_fill(self.m, 0.5), a=line(), m=HIDDEN, t=BEYOND)
+
+
+@case("equal")
+def others_where_there_are_no_numbers() -> Any:
+    def forward(self, x):
+        h = self.a(x) + self.t
+        return torch.where(self.m, x, h) + torch.where(~self.m, h, 0.5) + h.where(~self.m, self.b) + torch.where(~self.m, h, self.s)
+
+    return net(forward, a=line(), m=HIDDEN, t=BEYOND, b=nn.Parameter(torch.randn(6)), s=torch.randn(4, 1))
+
+
+@case("equal")
+def infinite_gradients_of_what_is_not_taken() -> Any:
+    """The slope of a square root is infinite at 0."""
+    def forward(self, x):
+        h = self.a(x).abs()
+        return h.masked_fill(self.m, 0.0).sqrt() + torch.where(self.m, torch.zeros_like(h), h).sqrt()
+
+    return net(forward, a=line(), m=HIDDEN)
+
+
+@case("equal", ids(7, 4, 5))
+def infinite_gradients_where_a_token_is() -> Any:
+    def forward(self, t):
+        h, hidden = self.words(t).abs(), (t < 3)[..., None]
+        return h.masked_fill(hidden, 0.0).sqrt() + torch.where(hidden, 0.0, h).sqrt() + torch.where(hidden, h.detach(), h)
+
+    return net(forward, words=nn.Embedding(7, 6))
+
+
+@case("equal", ids(7, 4, 5))
+def infinity_where_a_token_is() -> Any:
+    """The least of each column but of the words that are hidden, of which there is none in some."""
+    def forward(self, t):
+        return self.words(t).masked_fill((t > 4)[..., None], torch.inf).amin(1).clamp(max=9.0)
+
+    return net(forward, words=nn.Embedding(7, 6))
+
+
+@case("equal", rows(3, 5, 6))
+def filled_with_what_another_shape_says() -> Any:
+    return net(lambda self, x: self.a(x).masked_fill(self.m[:, None], -2.0).softmax(1), a=line(), m=torch.arange(5) % 2 == 0)
+
+
+@case("equal")
+def the_larger_of_what_is_far_apart() -> Any:
+    """As a recurrence in the space of logarithms begins."""
+    def forward(self, x):
+        h = self.a(x)
+        return torch.maximum(h, self.low) + torch.minimum(self.high, h) + torch.maximum(h, self.inf) + torch.maximum(h, h) / 2
+
+    return net(forward, a=line(), low=torch.full((6,), -1e38), high=torch.full((4, 6), 1e38), inf=torch.full((6,), -torch.inf))
+
+
+@case("equal")
+def masks_of_floats() -> Any:
+    """Splines of their knots, gates of thresholds, and what is larger than a mean."""
+    def forward(self, x):
+        h = self.a(x)[..., None]
+        inside = ((h >= self.knots[:-1]) & (h < self.knots[1:])).to(x.dtype)
+        over = (self.a(x) > self.w) | (x <= 0.1)
+        return (inside * h).sum(-1) + x * over + (x > x.mean(1, keepdim=True)).float().to(x.dtype) * (x != self.a(x))
+
+    return net(forward, a=line(), knots=torch.linspace(-1, 1, 5), w=nn.Parameter(torch.randn(6)))
+
+
+@case("equal", ids(7, 4, 5))
+def how_many_are_true() -> Any:
+    def forward(self, t):
+        real, h = t != 2, self.words(t)
+        mean = (h * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
+        some = (h > 0.5).any(-1, keepdim=True) & (h < 2.0).all(dim=2, keepdim=True)
+        return mean[:, None] + h * some + real.sum() + real.sum(1, dtype=h.dtype)[:, None, None]
+
+    return net(forward, words=nn.Embedding(7, 6))
+
+
+@case("equal", lambda: (torch.randn(4, 6, dtype=torch.float64), torch.randint(3, (4,))))
+def numbers_written_where_masks_say() -> Any:
+    def forward(self, x, t):
+        h = self.a(x) + 0.0
+        h[h > 1] = 1.0
+        h[t == 1] = 0.0
+        h[self.m] = -torch.inf
+        return h.exp()
+
+    return net(forward, a=line(), m=torch.eye(4, 6, dtype=torch.bool))
+
+
+@case("equal")
+def all_but_the_diagonal() -> Any:
+    """As the losses of Barlow twins take it."""
+    def forward(self, x):
+        h = self.a(x)
+        return (h.T @ h)[~torch.eye(6, dtype=torch.bool)].pow(2).sum() + h[:, self.m].sum() + h[self.m[:4]].mean()
+
+    return net(forward, a=line(), m=torch.arange(6) > 2)
+
+
+@case("equal")
+def a_layer_with_other_parameters() -> Any:
+    def forward(self, x):
+        moved = {"weight": self.a.weight - self.rate * self.b.weight, "bias": self.a.bias}
+        return torch.func.functional_call(self.a, moved, (x,)) + self.a(x) + self.b(x)
+
+    return net(forward, a=line(), b=line(), rate=nn.Parameter(torch.randn(6, 1)))
+
+
+@case("equal")
+def chosen_by_gumbel_noise() -> Any:
+    def forward(self, x):
+        soft = F.gumbel_softmax(self.a(x), tau=0.7)
+        return self.b(soft) + F.gumbel_softmax(self.a(x), hard=True, dim=0)
+
+    return net(forward, a=line(), b=line())
+
+
+@case("equal", lambda: (torch.randn(4, 6, dtype=torch.float64), torch.rand(4, 6, dtype=torch.float64)))
+def targets_that_are_probabilities() -> Any:
+    return net(lambda self, x, y: F.binary_cross_entropy(self.a(x).sigmoid(), y), a=line())
+
+
+@case("equal", rows(4, 3))
+def weights_made_of_one_vector() -> Any:
+    """A hypernetwork."""
+    def forward(self, x):
+        return F.linear(x, self.make(self.z).view(5, 3))
+
+    return net(forward, make=line(4, 15), z=nn.Parameter(torch.randn(4)))
