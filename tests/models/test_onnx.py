@@ -404,11 +404,11 @@ def test_the_command_writes_a_plan_that_is_read_back_as_it_was(plan: str, tmp_pa
 
 
 def test_a_plan_of_too_many_pieces_is_refused_before_it_is_written(tmp_path: Path) -> None:
-    """Llama 405B on 16,384 devices has 39 million pieces, which would be more than protobuf writes."""
-    words = ["export", "t8 p16 d128 mb1 v8 zero1", "--model", "llama", "--size", "405B", "--batch", "2048", "-m", "h100"]
+    """Llama 405B on 16,384 devices, in 64 micro-batches: more than protobuf writes."""
+    words = ["export", "t8 p16 d128 mb1 v8 zero1", "--model", "llama", "--size", "405B", "--batch", "8192", "-m", "h100"]
     done = CliRunner().invoke(main, [*words, "-n", "16384", "--to", "onnx", "--out", str(tmp_path / "plan.onnx")])
     assert done.exit_code == 2 and not any(tmp_path.iterdir())
-    assert re.search(r"onnx: the plan has 39,\d{3},\d{3} pieces of operators, .* at most 8,388,608; write the plan", done.output)
+    assert re.search(r"onnx: the plan has 157,\d{3},\d{3} pieces of operators, .* at most 67,108,864; write the plan", done.output)
 
 
 def test_layouts_of_layers_that_are_alike_are_their_own() -> None:

@@ -24,7 +24,7 @@ CONFIGURATION, DOMAIN, IR = "plan", "taskflow", 14
 STRATEGY = f"{DOMAIN}.strategy"  # metadata of a model: a strategy file without its operators
 CONFIG = f"{DOMAIN}.config"  # metadata of a node: its entry in a strategy file
 NOT_SAID = "its sharding specs are not those of a configuration of the operator"
-MOST_PIECES = 1 << 23  # that a model says one by one: some hundred bytes each, and protobuf writes 2 GB at most
+MOST_PIECES = 1 << 26  # that a model says one by one: 11 to 13 bytes each, and protobuf writes 2 GB at most
 Spec = tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...]]
 """A tensor, its pieces along each dimension, and for each piece (the last dimension fastest) the devices that have it."""
 
