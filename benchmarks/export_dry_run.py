@@ -188,7 +188,7 @@ def _memory() -> Any:
             return made
 
         def see(self, value: Any) -> None:
-            if not isinstance(value, torch.Tensor):
+            if not isinstance(value, torch.Tensor) or value.device.type == "meta":  # such as one that is made to ask its strides
                 return
             if is_traceable_wrapper_subclass(value):
                 for name in value.__tensor_flatten__()[0]:

@@ -81,6 +81,26 @@ def test_wrong_numbers_of_right_shapes_are_refused(name: str, plan: str, there: 
 
 
 @pytest.mark.timeout(200)
+def test_a_loss_whose_classes_a_plan_cuts_is_given_positions() -> None:
+    """Not all scores on every rank, which for a large vocabulary are more than the rest of a step."""
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+    from taskflow.models.huggingface import from_config
+
+    config = {
+        "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "vocab_size": 128256, "max_position_embeddings": 16,
+    }  # fmt: skip
+    graph = from_config(config, 4, 16)
+    strategy = taskflow.choose("t2", graph, taskflow.load_machine("h100", 2))[0]
+    loss = graph.node("loss.blocks")
+    found = exported(graph, strategy, "torch", "parallel.py")
+    assert strategy[loss.name].describe(loss).startswith("c/2") and found.nearest[loss.name].describe(loss).startswith("a1/2")
+    assert [difference.operator for difference in found.differences] == [loss.name]
+    said = looked_at(graph, found, "torch")
+    assert said.startswith("a step on 2 ranks of this machine gives the module's own numbers: the loss is off by "), said
+
+
+@pytest.mark.timeout(200)
 def test_the_command_says_what_was_compared_and_what_was_not(tmp_path: Path, monkeypatch: Any) -> None:
     """A class of a user's file, whose module has no weights yet; and where there are too many."""
     monkeypatch.chdir(tmp_path)
