@@ -86,7 +86,8 @@ def dry_run(
     wanted, _ = taskflow.choose(plan, graph, machine)
     found = exported(graph, wanted, "torch", "parallel.py")
     if found.differences:
-        raise SystemExit("\n".join(map(str, found.differences)))
+        print(f"the nearest plan: {len(found.differences)} operators cannot be as planned, first {found.differences[0]}")
+        wanted = found.nearest
     evaluator = make_evaluator(graph, machine, rule=RULES[rule])
     evaluator.set(wanted)
     predicted = MemoryCheck(evaluator).peaks(wanted)[0][rank]
@@ -116,7 +117,8 @@ def _run(
     shapes: dict[str, tuple[int, ...]] = {}
     try:
         memory = _memory()
-        with real_meshes(parallel), FakeTensorMode(allow_non_fake_inputs=True), memory, _shapes_apart(memory), _all_to_all():
+        without_numbers = FakeTensorMode(allow_non_fake_inputs=True)
+        with real_meshes(parallel), without_numbers, memory, _shapes_apart(memory), _all_to_all(), _one_sequence():
             model = parallel.parallelize(module_of(config, weights=True), "cpu")
             optimizer: torch.optim.Optimizer = (
                 torch.optim.Adam(model.parameters()) if rule == "adam" else torch.optim.SGD(model.parameters(), 0.1, 0.9)
@@ -186,7 +188,7 @@ def _memory() -> Any:
             return made
 
         def see(self, value: Any) -> None:
-            if not isinstance(value, torch.Tensor):
+            if not isinstance(value, torch.Tensor) or value.device.type == "meta":  # such as one that is made to ask its strides
                 return
             if is_traceable_wrapper_subclass(value):
                 for name in value.__tensor_flatten__()[0]:
@@ -270,6 +272,20 @@ def _all_to_all() -> Iterator[None]:
         yield
     finally:
         placement_types.shard_dim_alltoall = before
+
+
+@contextmanager
+def _one_sequence() -> Iterator[None]:
+    """Samples are one sequence each, as transformers finds by their positions on a rank: attention then needs no mask. Without
+    numbers it would take them for several, with masks of positions x positions in float32."""
+    from transformers import masking_utils
+
+    before = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = lambda position_ids: None
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = before
 
 
 def _noting(shapes: dict[str, tuple[int, ...]], path: str) -> Callable[..., None]:

@@ -74,7 +74,7 @@ def test_importing_every_room_starts_no_mpi_and_no_thread(torch: bool) -> None:
         "    if m.name.startswith(('taskflow.export.jax.support', 'taskflow.probe.script_jax.')):\n"
         "        continue  # needs JAX, which starts threads\n"
         "    of = ('taskflow.models.pytorch.', 'taskflow.export.pytorch.support.', 'taskflow.probe.script.',\n"
-        "          'taskflow.trial.script.', 'taskflow.export.pytorch.without_numbers')\n"
+        "          'taskflow.trial.script.', 'taskflow.trial.with_numbers', 'taskflow.export.pytorch.without_numbers')\n"
         "    if torch or not m.name.startswith(of):\n"
         "        importlib.import_module(m.name)\n"
         "assert 'taskflow.runtime.transport.mpi' in sys.modules\n"

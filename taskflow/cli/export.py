@@ -15,8 +15,9 @@ from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, seconds, tell
-from taskflow.export import TARGETS, Exported, exported, kept_gradients, require_running
+from taskflow.export import TARGETS, Exported, exported, kept_gradients
 from taskflow.mapper import Strategy
+from taskflow.trial import looked_at
 from taskflow.writing import replacing
 
 MOST_LISTED = 20  # operators that differ
@@ -58,20 +59,21 @@ def export_command(
         stays = f"{target} keeps gradients until the update: {nbytes(kept)} more than predicted, since the plan has one micro-batch"
         found = replace(found, notes=(*found.notes, *_of_rule(str(problem.made_from.get("rule")), target), *[stays] * (kept > 0)))
         fine = nearest or not found.differences
-        if fine:
-            require_running(problem.graph, found, target)
+        compared = looked_at(problem.graph, found, target) if fine else ""
     written = _write(found, Path(out)) if fine else []
     if as_json:
         emit({
             **problem.header(), "plan": plan, "to": target, "written": written,
             "iteration_seconds": before["iteration_seconds"], "nearest_iteration_seconds": after["iteration_seconds"],
             "differences": [{"operator": d.operator, "cut": d.cut, "why": d.why} for d in found.differences],
-            "notes": list(found.notes), "ranks": found.ranks, "more_bytes": found.more_bytes,
+            "notes": list(found.notes), "ranks": found.ranks, "more_bytes": found.more_bytes, "compared": compared,
         })
     else:
         _tell(problem, found, plan, target, before, after, quiet)
         for path in written:
             tell(f"wrote {path}: {found.ranks} {'ranks' if found.ranks > 1 else 'rank'}")
+        if compared and not quiet:
+            tell(compared)
         if not fine:
             tell("nothing was written; --nearest writes the nearest plan")
     if not fine:

@@ -20,9 +20,9 @@ from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, render, seconds, tell
-from taskflow.export import Exported, exported, require_running
+from taskflow.export import Exported, exported
 from taskflow.mapper import Strategy, as_content, paths_of, plan_of, samples, save
-from taskflow.trial import PLANS, SCRIPT_NAME, TriedNetwork, script_text, tried_network
+from taskflow.trial import PLANS, SCRIPT_NAME, TriedNetwork, looked_at, script_text, tried_network
 from taskflow.writing import json_text, path_text, replacing, unwritable
 
 FORMAT = "taskflow-plans 1"
@@ -31,12 +31,14 @@ MODULE = "module"  # the function of a model's file that is taken if nobody name
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plan to try. ``name``: as it was given. ``row``: of `describe`, of the plan that PyTorch can express."""
+    """A plan to try. ``name``: as it was given. ``row``: of `describe`, of the plan that PyTorch can express. ``compared``: of
+    `looked_at`."""
 
     name: str
     strategy: Strategy
     found: Exported
     row: Mapping[str, Any]
+    compared: str
 
 
 @click.command("try", cls=SectionedCommand)
@@ -161,10 +163,10 @@ def _candidate(problem: Problem, name: str) -> Candidate:
     try:
         strategy = named_strategy(problem, name)
         found = exported(problem.graph, strategy, "torch", "plan.py")
-        require_running(problem.graph, found, "torch")
+        compared = looked_at(problem.graph, found, "torch")
     except ValueError as error:
         raise ValueError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from error
-    return Candidate(name, found.nearest, found, describe(problem, found.nearest))
+    return Candidate(name, found.nearest, found, describe(problem, found.nearest), compared)
 
 
 def _entry(problem: Problem, number: int, of: Candidate) -> dict[str, Any]:
@@ -213,6 +215,8 @@ def _tell(problem: Problem, kept: Sequence[Candidate], refused: Sequence[Candida
             for one in kept
         ]
         tell(render(["plan", "predicted", "memory"], rows))
+        for one in kept:
+            tell(f"{one.name}: {one.compared}")
     for one in refused:
         count, first = len(one.found.differences), one.found.differences[0]
         tell(f"{one.name}: PyTorch cannot express {count} of {len(problem.graph)} operators as planned, first {first}")

@@ -14,9 +14,19 @@ UPDATES = ("sgd", "momentum", "adam")  # names of update rules that the program 
 
 
 @dataclass(frozen=True, slots=True)
+class StepData:
+    """What a step is given. ``inputs``, ``target``: shape, type, and ``below``, which integers are less than (0: they are ones).
+    ``loss``: its kind."""
+
+    inputs: Sequence[Mapping[str, Any]]
+    target: Mapping[str, Any]
+    loss: str
+
+
+@dataclass(frozen=True, slots=True)
 class TriedNetwork:
-    """A network for `try.py`. ``module``: how it is made. ``inputs``, ``target``: shape, type, and ``below``, which integers are
-    less than (0: they are ones). ``loss``: its kind; ``rule``: the update's name."""
+    """A network for `try.py`. ``module``: how it is made. ``inputs``, ``target``, ``loss``: of `StepData`. ``rule``: the update's
+    name."""
 
     module: Mapping[str, Any]
     inputs: Sequence[Mapping[str, Any]]
@@ -34,6 +44,13 @@ def tried_network(graph: OperatorGraph, rule: str, function: str | None, values:
     transformers, which their configs make. Raises ValueError if the network's loss or update is none that the program has."""
     if rule not in UPDATES:
         raise ValueError(f"--rule {rule}: steps that are tried have an update; give one of {', '.join(UPDATES)}")
+    step = step_of(graph)
+    module = module_spec(graph, function, values, [str(one["name"]) for one in step.inputs])
+    return TriedNetwork(module, step.inputs, step.target, step.loss, rule)
+
+
+def step_of(graph: OperatorGraph) -> StepData:
+    """Return what a step of a network is given. Raises ValueError if its loss is none that the program has."""
     losses = [node for node in graph if node.outputs and node.outputs[0] in graph.losses]
     kind = losses[0].operator.kind if len(losses) == 1 else ""
     loss = "cross_entropy" if kind.startswith("cross_entropy") else kind
@@ -46,8 +63,7 @@ def tried_network(graph: OperatorGraph, rule: str, function: str | None, values:
     target = given.pop(losses[0].inputs[-1].name, None)
     if target is None:
         raise ValueError(f"{graph.name}: the loss does not read its {losses[0].inputs[-1].name} from an input")
-    module, inputs = module_spec(graph, function, values, [*given]), [_input_spec(graph, node) for node in given.values()]
-    return TriedNetwork(module, inputs, _input_spec(graph, target), loss, rule)
+    return StepData([_input_spec(graph, node) for node in given.values()], _input_spec(graph, target), loss)
 
 
 def _input_spec(graph: OperatorGraph, node: Node) -> dict[str, Any]:

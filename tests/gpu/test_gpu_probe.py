@@ -33,7 +33,7 @@ def measured(folder: Path, ranks: int, *words: str) -> tuple[dict[str, Any], dic
 
 @pytest.mark.timeout(400)
 def test_the_rates_of_the_clock_are_measured_and_built(tmp_path: Path) -> None:
-    found, asked = measured(tmp_path, 8, "--no-compile", "--nvml")
+    found, asked = measured(tmp_path, 8, "--nvml")
     assert [line for line in found["missing"] if "experts torch.float32" not in line] == [], "grouped_mm has no float32 on a GPU"
     rows = {(row["name"], row["dtype"], row["backward"]): row for row in found["work"]}
     for kind, rate in FLOPS.items():
@@ -52,7 +52,11 @@ def test_the_rates_of_the_clock_are_measured_and_built(tmp_path: Path) -> None:
     about = found["about"]
     assert about["clock_hertz"] == about["clock_after_hertz"] == 1.98e9 and about["power_watts"] == 123.0
     assert about["memory_bytes"] == 85031714816 and about["allocator_bytes"] > 0
-    assert {row["what"] for row in found["parts"]} == {*UNITS, "cut_layers", "cut_block", *CHANGES}
+    assert {row["what"] for row in found["parts"]} == {*UNITS, "cut_layers", "cut_block", *CHANGES, "eager", "compiled"}
+    passes = {(row["what"], row["phase"]): row["seconds"] for row in found["parts"] if row["what"] in ("eager", "compiled")}
+    for phase, arrays in (("forward", 9), ("backward", 16)):  # that are read and written
+        assert passes["eager", phase] == pytest.approx(arrays * 4 * (1 << 24) / BYTES, rel=0.05)
+        assert passes["compiled", phase] == passes["eager", phase], "of tensors without numbers PyTorch compiles nothing"
     assert {row["name"] for row in found["updates"]} == {"sgd", "momentum", "adam", "adam_fused"}
     assert found["host"]["start_seconds"] == pytest.approx(4e-6, rel=0.05)
     machine = built(read_probes([str(tmp_path / "probe0.json")]), "mine", load_machine("h100", 8)).machine

@@ -217,6 +217,7 @@ def test_configs(config: dict[str, Any], said: list[str], hf: Any) -> None:
 
 
 @pytest.mark.parametrize("config, why", [
+    (LLAMA | dict(rope_theta="silu"), "cannot be built: rope_theta must be a number, got 'silu'"),
     (LLAMA | dict(hidden_act="swishh"), "cannot be built: transformers has no hidden_act 'swishh'; did you mean swish"),
     (LLAMA | dict(rope_scaling={"rope_type": "foo", "factor": 2.0}), "transformers has no rope_type 'foo'"),
     (LLAMA | dict(architectures=["LlamaForNothing"]), "no class LlamaForNothing.* has no such head"),

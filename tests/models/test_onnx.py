@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from pathlib import Path
 from random import Random
@@ -400,6 +401,26 @@ def test_the_command_writes_a_plan_that_is_read_back_as_it_was(plan: str, tmp_pa
     assert read_onnx_plan(file, graph) == taskflow.choose(plan, graph, taskflow.load_machine("a100", 4))[0]
     refused = CliRunner().invoke(main, ["export", plan, *where, "--to", "onnx", "--out", str(tmp_path / "plan.json")])
     assert refused.exit_code != 0 and "plan.onnx" in refused.output
+
+
+def test_a_plan_of_too_many_pieces_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    """Llama 405B on 16,384 devices, in 64 micro-batches: more than protobuf writes."""
+    words = ["export", "t8 p16 d128 mb1 v8 zero1", "--model", "llama", "--size", "405B", "--batch", "8192", "-m", "h100"]
+    done = CliRunner().invoke(main, [*words, "-n", "16384", "--to", "onnx", "--out", str(tmp_path / "plan.onnx")])
+    assert done.exit_code == 2 and not any(tmp_path.iterdir())
+    assert re.search(r"onnx: the plan has 157,\d{3},\d{3} pieces of operators, .* at most 67,108,864; write the plan", done.output)
+
+
+def test_layouts_of_layers_that_are_alike_are_their_own() -> None:
+    """Two stages of like layers: devices and stages differ, and names always."""
+    graph = decoder()
+    strategy = taskflow.choose("p2 d2 mb1", graph, taskflow.load_machine("a100", 4))[0]
+    made = {node.name: node for node in export_onnx(graph, strategy).graph.node}
+    for node in graph:
+        (theirs,) = made[node.name].device_configurations
+        names = dict.fromkeys([*(t.name for t in node.inputs), *(p.name for p in node.parameters), *(t.name for t in node.outputs)])
+        assert [spec.tensor_name for spec in theirs.sharding_spec] == [*names]
+        assert strategy.pipeline is not None and theirs.pipeline_stage == strategy.pipeline.stages[node.name]
 
 
 def test_specs_say_who_has_what() -> None:

@@ -313,22 +313,29 @@ class _Walk:
         tensor = node.inputs[index]
         output, target = [], []
         for j in self.tensor:
-            dim, size = self.found.assignments[node.name][j], self.mesh.sizes[j]
-            try:
-                lies = input_lies(node, dim, index, size)
-                other = input_lies(node, dim, 1 - index, size) if len(node.inputs) == 2 else WHOLE
-            except NotEven:
-                lies = other = WHOLE
-            if lies == WHOLE or other == WHOLE:
-                lies = other = WHOLE
-                if dim is not None:
-                    self._set(node, j, None)
-                    self._differs(node.name, "the loss is code of your own: it is given samples and positions, all classes of each")
+            dim = self.found.assignments[node.name][j]
+            lies, other = self._lie_for_loss(node, index, j, dim)
+            if dim is not None and WHOLE in (lies, other):
+                free = {*range(len(node.dims))} - {sample_dim(node), *self.found.assignments[node.name]}  # positions
+                dim = next((k for k in sorted(free) if WHOLE not in self._lie_for_loss(node, index, j, k)), None)
+                lies, other = self._lie_for_loss(node, index, j, dim)
+                self._set(node, j, dim)
+                self._differs(node.name, "the loss is code of your own: it is given samples and positions, all classes of each")
             output.append(lies)
             target.append(other)
         if not self.found.output:
             self.found.output, self.found.target = tuple(output), tuple(target)
             self._hand_out(tensor.node, tensor.index, self.found.output)
+
+    def _lie_for_loss(self, node: Node, index: int, j: int, dim: int | None) -> tuple[Lies, Lies]:
+        """How the result and the targets lie along a dimension of the mesh that cuts a loss's ``dim``: both whole, or in pieces."""
+        size = self.mesh.sizes[j]
+        try:
+            lies = input_lies(node, dim, index, size)
+            other = input_lies(node, dim, 1 - index, size) if len(node.inputs) == 2 else WHOLE
+        except NotEven:
+            return WHOLE, WHOLE
+        return (WHOLE, WHOLE) if WHOLE in (lies, other) else (lies, other)
 
     # ---- shared ------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -65,6 +66,8 @@ def one_line(error: Exception) -> str:
 
 def why_not_built(config: Any, error: Exception) -> str:
     """Return why a class cannot be built of a config: the entry whose value is not known, or what was raised, and where."""
+    if isinstance(error, TypeError) and (text := next(_texts(config.to_dict().get("rope_parameters") or {}), None)):
+        return f"{text[0]} must be a number, got {text[1]!r}"
     if not isinstance(error, KeyError) or not error.args:
         plain = isinstance(error, (ValueError, RuntimeError, NotImplementedError, ImportError))
         together = "" if plain else "its entries do not go together, or one has a value that it cannot have: "
@@ -82,3 +85,12 @@ def why_not_built(config: Any, error: Exception) -> str:
         close = get_close_matches(str(error.args[0]), [str(name) for name in ACT2FN], 3, 0.5)
     there_is = f"; did you mean {' or '.join(close)}?" if close else ""
     return f"transformers has no {entry} {error.args[0]!r}{there_is}"
+
+
+def _texts(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Texts among a rope's numbers, also of the kinds of layers that have their own."""
+    for key, value in parameters.items():
+        if isinstance(value, Mapping):
+            yield from _texts(value)
+        elif isinstance(value, str) and key not in ("rope_type", "type"):
+            yield key, value

@@ -24,21 +24,24 @@ CONFIGURATION, DOMAIN, IR = "plan", "taskflow", 14
 STRATEGY = f"{DOMAIN}.strategy"  # metadata of a model: a strategy file without its operators
 CONFIG = f"{DOMAIN}.config"  # metadata of a node: its entry in a strategy file
 NOT_SAID = "its sharding specs are not those of a configuration of the operator"
+MOST_PIECES = 1 << 26  # that a model says one by one: 11 to 13 bytes each, and protobuf writes 2 GB at most
 Spec = tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...]]
 """A tensor, its pieces along each dimension, and for each piece (the last dimension fastest) the devices that have it."""
 
 
 def export_onnx(graph: OperatorGraph, strategy: Strategy, path: str | Path | None = None) -> Any:
     """Return a plan as an ONNX model, and write it to ``path``. Nodes are taskflow's operators in a domain of their own;
-    weights are inputs, without numbers. Raises ImportError without onnx."""
+    weights are inputs, without numbers. Raises ImportError without onnx, ValueError for plans of more than `MOST_PIECES`."""
     onnx = onnx_package()
+    _require_few(graph, strategy)
     strategy.verify(graph)
     types = onnx.helper.np_dtype_to_tensor_dtype
     infos = {
         t.name: onnx.helper.make_tensor_value_info(t.name, types(t.spec.dtype), t.shape) for node in graph for t in node.outputs
     }
     weights = [onnx.helper.make_tensor_value_info(p.name, types(p.spec.dtype), p.shape) for p in graph.parameters]
-    nodes = [_node(onnx, node, strategy) for node in graph]
+    alike: dict[Any, Any] = {}
+    nodes = [_node(onnx, node, strategy, alike) for node in graph]
     outputs = [infos[t.name] for t in (graph.losses or [graph.nodes[-1].outputs[0]])]
     model = onnx.helper.make_model(
         onnx.helper.make_graph(nodes, graph.name, weights, outputs, value_info=list(infos.values())),
@@ -52,6 +55,16 @@ def export_onnx(graph: OperatorGraph, strategy: Strategy, path: str | Path | Non
     if path is not None:
         onnx.save(model, str(path))
     return model
+
+
+def _require_few(graph: OperatorGraph, strategy: Strategy) -> None:
+    """Raise ValueError if a plan has more pieces than a model can say."""
+    pieces = sum(len(strategy[node.name].processors) for node in graph)
+    if pieces > MOST_PIECES:
+        raise ValueError(
+            f"onnx: the plan has {pieces:,} pieces of operators, and an ONNX model, which says the device of each, at most "
+            f"{MOST_PIECES:,}; write the plan of one replica (d1, with its devices and batch), or keep the strategy file"
+        )
 
 
 def read_onnx_plan(model: Any, graph: OperatorGraph) -> Strategy:
@@ -172,32 +185,40 @@ def _axes_of(node: Node, of_dims: dict[int, CutLinks]) -> Iterator[tuple[Any, di
 # ---- ONNX's messages -----------------------------------------------------------------------------------------------------------
 
 
-def _node(onnx: Any, node: Node, strategy: Strategy) -> Any:
+def _node(onnx: Any, node: Node, strategy: Strategy, alike: dict[Any, Any]) -> Any:
+    """A node with its layout. ``alike``: a cache of layouts, shared by operators that differ in names alone."""
     inputs = [*(t.name for t in node.inputs), *(p.name for p in node.parameters)]
-    result = onnx.helper.make_node(
-        node.operator.kind, inputs, [t.name for t in node.outputs], name=node.name, domain=DOMAIN
-    )
-    config = strategy[node.name]
-    theirs = result.device_configurations.add(configuration_id=CONFIGURATION)
+    outputs = [t.name for t in node.outputs]
+    result = onnx.helper.make_node(node.operator.kind, inputs, outputs, name=node.name, domain=DOMAIN)
+    names, config = list(dict.fromkeys([*inputs, *outputs])), strategy[node.name]
+    key = (node.operator, node.specs, config, tuple(map(names.index, [*inputs, *outputs])))
+    if key not in alike:
+        alike[key] = _layout(onnx, node, config), json_text(config_entry(node, config))
+    layout, text = alike[key]
+    theirs = result.device_configurations.add()
+    theirs.CopyFrom(layout)
     if strategy.pipeline is not None:
         theirs.pipeline_stage = strategy.pipeline.stages.get(node.name, 0)
+    for spec, name in zip(theirs.sharding_spec, names, strict=True):
+        spec.tensor_name = name
+    result.metadata_props.add(key=CONFIG, value=text)
+    return result
+
+
+def _layout(onnx: Any, node: Node, config: OpConfig) -> Any:
+    """An operator's configuration as ONNX's message."""
+    theirs, shapes = onnx.NodeDeviceConfigurationProto(configuration_id=CONFIGURATION), _shapes(node)
     for name, degrees, devices in specs_of(node, config):
-        spec = theirs.sharding_spec.add(tensor_name=name)
+        spec, keys = theirs.sharding_spec.add(tensor_name=name), dict[tuple[int, ...], int]()
         for group in devices:
-            if len(group) > 1:  # a group has a negative number, since devices have the others
-                entry = next((e for e in spec.index_to_device_group_map if tuple(e.value) == group), None)
-                if entry is None:
-                    entry = spec.index_to_device_group_map.add(key=-1 - len(spec.index_to_device_group_map))
-                    entry.value.extend(group)
-                spec.device.append(entry.key)
-            else:
-                spec.device.append(group[0])
-        shapes = _shapes(node)
+            if len(group) > 1 and group not in keys:  # a group has a negative number, since devices have the others
+                keys[group] = -1 - len(keys)
+                spec.index_to_device_group_map.add(key=keys[group]).value.extend(group)
+        spec.device.extend(keys.get(group, group[0]) for group in devices)
         for axis, degree in enumerate(degrees):
             if degree > 1:
                 spec.sharded_dim.add(axis=axis).simple_sharding.add(dim_value=shapes[name][axis], num_shards=degree)
-    result.metadata_props.add(key=CONFIG, value=json_text(config_entry(node, config)))
-    return result
+    return theirs
 
 
 def _shapes(node: Node) -> dict[str, tuple[int, ...]]:
