@@ -17,7 +17,9 @@ from taskflow.models.pytorch.site import Held
 from taskflow.models.pytorch.steps import Fixed, TorchStep, leaves
 from taskflow.operators.tensor import Tensor
 
-TO_FLOAT: dict[str, torch.dtype] = {"float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16}
+TO_FLOAT: dict[str, torch.dtype] = {
+    "float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16
+}
 
 
 @stands_for("contiguous", "clone", "to", *TO_FLOAT, "int", "long", "type_as", "cpu", "cuda", "detach", "type", later=True)
