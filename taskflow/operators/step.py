@@ -15,7 +15,7 @@ FUNCTIONS: dict[str, Any] = {"round": np.rint, "floor": np.floor, "ceil": np.cei
 
 
 @register("step")
-class Step(Unary):
+class StepFunction(Unary):
     """y = a ``function`` of x that is constant but for jumps: round (halves to even), floor, ceil, trunc or sign."""
 
     function: str
@@ -38,4 +38,4 @@ def step(input: Tensor, function: str, *, name: str | None = None) -> Tensor:
     the same out; the gradient is 0, as in PyTorch. Raises ValueError for another function."""
     if function not in FUNCTIONS:
         raise ValueError(f"step: function must be one of {', '.join(FUNCTIONS)}, got {function!r}")
-    return input.graph.apply(Step(function), (input,), name=name)[0]
+    return input.graph.apply(StepFunction(function), (input,), name=name)[0]
