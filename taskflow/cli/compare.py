@@ -13,6 +13,7 @@ from taskflow.cli import completing
 from taskflow.cli.beside import beside
 from taskflow.cli.budgets import CommandBudget
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
+from taskflow.cli.dealing import dealing
 from taskflow.cli.experts import experts_sentence
 from taskflow.cli.next_best import grid_barred
 from taskflow.cli.options import budget_option, emit, output_options, problem_options, seed_option
@@ -34,6 +35,7 @@ BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc",
 GRID, USUAL = "grid", "usual plans"
 SHARES = {GRID: 4, "placement": 2, "optcnn": 2, "mcmc": 2, "guided": 8}
 """Parts of the time that is left: each plan and search gets its share of those that are still to come (1 unless it is here)."""
+DEALT = "experts: plans that deal them are compared with --expert-imbalance 1 (search looks at them in any case)"
 NO_TIME_FOR_IT = "no time to simulate it"
 
 
@@ -112,6 +114,8 @@ def compare_command(
             tell(f"grid: {why_no_grid or found.grid_note}")
         for name, why in found.left_out.items():
             tell(f"{name}: {why}")
+        if dealing(problem, target) is not None:
+            tell(DEALT)
     if found.interrupted:
         say_once(f"{command_path(click.get_current_context())}: interrupted; what the searches had found until then is above")
         sys.exit(INTERRUPTED)
@@ -165,7 +169,7 @@ class _Comparison:
         """Add the plans that people run without a search."""
         problem = self.problem
         for row in beside(problem, self.part(USUAL).seconds, quiet):
-            name = f"{row['name']}: {row['plan']}"
+            name = ": ".join(filter(None, (row["name"], row["plan"])))
             if "tasks" not in row:
                 self.left_out[name] = row["why"]
                 continue

@@ -11,7 +11,7 @@ from taskflow.cli.progress import working
 from taskflow.machine import Cluster
 from taskflow.mapper import HybridParallel, HybridPlan, Strategy, choose, map_graph, plan_of, save
 from taskflow.optimizer import BudgetExhausted, Deadline, SearchResult, refusal, target_named
-from taskflow.optimizer.evaluate import TooManyTasksError
+from taskflow.optimizer.evaluate import MOST_PROCESSORS, TooManyTasksError
 from taskflow.optimizer.grid import Allowed, AnyGrid, make_grid
 from taskflow.optimizer.space import SpaceOptions
 
@@ -92,7 +92,8 @@ def _candidates(
         if row.get("fits_memory"):
             yield lambda row=row: map_graph(HybridParallel(row["plan"]), graph, machine)  # type: ignore[misc]
     barred = grid_barred(problem)
-    for name in BY_RULE if barred else BY_RULE[1:]:  # replicas alone are in the grid
+    by_rule = BY_RULE if barred else BY_RULE[1:]  # replicas alone are in the grid
+    for name in by_rule if barred or _may_be_unordered(problem, grid) else ():
         yield lambda name=name: choose(name, graph, machine)[0]  # type: ignore[misc]
     if barred:
         return
@@ -106,6 +107,11 @@ def _candidates(
         if (kind := _degrees(priced.plan)) not in kinds:
             kinds.add(kind)
             yield lambda plan=priced.plan: allowed.strategy(plan)  # type: ignore[misc]
+
+
+def _may_be_unordered(problem: Problem, grid: AnyGrid | None) -> bool:
+    """False if no plan of cuts alone fits, or there are so many devices that all of its step would be lowered."""
+    return len(problem.machine.processors) <= MOST_PROCESSORS and (grid is None or grid.may_fit_unordered)
 
 
 def _degrees(plan: HybridPlan) -> tuple[Any, ...]:

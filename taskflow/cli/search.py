@@ -158,6 +158,8 @@ def search_command(
         for one in after:
             tell(f"next: {one['name']}, {milliseconds(one['iteration_seconds'])} ms a step, "
                  f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")
+        if len(after) < top - 1 and not interrupted:
+            tell(f"--top {top}: no other plans that fit were found in time")
         for one in smaller:
             tell(f"{one['devices']} devices: {one['why']}" if one["why"] else
                  f"{one['devices']} devices: {milliseconds(one['iteration_seconds'])} ms a step, "

@@ -102,7 +102,7 @@ def test_plans_that_deal_experts_get_a_share_also_if_the_first_search_takes_too_
         return found
 
     assert faster_of_both(of, dealing(of, None), late, Budget(seconds=0.02))[0] is of
-    assert given == pytest.approx([0.02 / 3, 0.002])
+    assert given == pytest.approx([0.02 / 5, 0.002])
 
 
 def test_fit_names_it() -> None:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from taskflow.cli.main import main
 from taskflow.cli.next_best import next_best
 from taskflow.cli.problem import make_problem
+from taskflow.mapper import choose
 from taskflow.optimizer import Deadline, SearchResult, search
 from taskflow.optimizer.space import SpaceOptions
 
@@ -64,3 +65,16 @@ def test_mistakes_are_said_before_the_search() -> None:
     for more, said in (([], "say with --out where"), (["--products", "fp8", "--out", "p.json"], "8 bits")):
         done = run("search", *ASKED, "--top", "2", *more)
         assert done.exit_code == 2 and said in done.output, done.output
+
+
+def test_plans_of_cuts_alone_are_not_tried_where_all_of_such_a_step_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take the time of the grid's plans, and not fit."""
+    made = make_problem("gpt-2", "h100", 4, 16, "paper", "adam", settings={"layers": "4"})
+    found = search(made.graph, made.machine, budget="60p", use=made.evaluator, memory=made.memory_check)
+    asked: list[str] = []
+    monkeypatch.setattr("taskflow.cli.next_best.choose", lambda name, *of: asked.append(name) or choose(name, *of))
+    next_best(made, found, [], 3, SpaceOptions(), None, Deadline())
+    assert asked == ["model", "expert"]
+    asked.clear()
+    monkeypatch.setattr("taskflow.cli.next_best.MOST_PROCESSORS", 3)
+    assert next_best(made, found, [], 3, SpaceOptions(), None, Deadline()) and not asked

@@ -116,8 +116,7 @@ class PlanGrid(AnyGrid):
         self.sums = PlanSums(GraphTables(graph, machine), rule, all_of_a_layer)
         self.prices = PlanPrices(self.sums)
         self._listed: list[tuple[HybridPlan, int]] = []
-        self._known: dict[HybridPlan, PricedPlan] = {}  # that have been looked at,
-        self._huge: set[HybridPlan] = set()  # and those of them that need far too much memory
+        self._known, self._huge = dict[HybridPlan, PricedPlan](), set[HybridPlan]()  # looked at; those that need far too much
 
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
         every, self.whole = self.listed(), True
@@ -126,25 +125,21 @@ class PlanGrid(AnyGrid):
             self.whole = self.whole and not over()
             return not self.whole
 
-        self._look(every, ended)
-        known = [self._known[plan] for plan, _ in every if plan in self._known]
-        self.fitting = by_price([one for one in known if self._fits(one)])
-        self.refused = [one for one in known if not self._fits(one)]
+        self.fitting, self.refused = self._known_of(every, ended)
         return self.fitting, len(every)
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
         """Return those of these plans that fit and that people often use (`PlanAxes.unusual`): a tenth, soon priced."""
-        every = [one for one in self.sums.axes.plans(usual=True) if self._takes(one[0])]
-        self._look(every, over)
-        return by_price([self._known[plan] for plan, _ in every if plan in self._known and self._fits(self._known[plan])])
+        return self._known_of([one for one in self.sums.axes.plans(usual=True) if self._takes(one[0])], over)[0]
 
-    def _look(self, plans: Sequence[tuple[HybridPlan, int]], over: Callable[[], bool]) -> None:
-        """Price those of these plans that have not been looked at."""
-        for some in priced_plans(self, (one for one in plans if one[0] not in self._known), over, self._huge):
-            self._known.update((one.plan, one) for one in some)
-
-    def _fits(self, one: PricedPlan) -> bool:
-        return one.memory.nbytes <= (1 + MARGIN) * self.memory_bytes
+    def _known_of(
+        self, plans: Sequence[tuple[HybridPlan, int]], over: Callable[[], bool]
+    ) -> tuple[list[PricedPlan], list[PricedPlan]]:
+        """Look at those of these plans that are not known; return the known ones that fit, by price, and those that do not."""
+        new = priced_plans(self, (one for one in plans if one[0] not in self._known), over, self._huge)
+        self._known.update((one.plan, one) for some in new for one in some)
+        known, most = [self._known[plan] for plan, _ in plans if plan in self._known], (1 + MARGIN) * self.memory_bytes
+        return by_price(one for one in known if one.memory.nbytes <= most), [one for one in known if one.memory.nbytes > most]
 
     def listed(self) -> list[tuple[HybridPlan, int]]:
         """Return all plans with their numbers of micro-batches, those with fewer unusual features first."""
