@@ -24,12 +24,11 @@ import torch.distributed as dist
 
 from taskflow.export import Exported
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch import place_text, raising_line, require_origin, sites_of
+from taskflow.models.pytorch import no_dropout, place_text, raising_line, random_copy, require_origin, sites_of
 from taskflow.models.pytorch.exported import ExportedModule
-from taskflow.models.pytorch.trial import no_dropout, random_copy
 from taskflow.trial.beside import LEAST, RELATIVE, Beside
 from taskflow.trial.network import StepData, step_of
-from taskflow.trial.script.network import cross_entropy, drawn, loaded, mse_loss
+from taskflow.trial.script import cross_entropy, drawn, loaded, mse_loss
 
 MOST_RANKS = 16
 MOST_PARAMETERS = 1 << 27  # of the module, times the ranks: each has two modules and the gradients of both
