@@ -33,6 +33,9 @@ WITHOUT_SHAPE |= dict.fromkeys(
     ("nan_to_num", "nan_to_num_"), "replaces numbers that are not finite, which a graph does not look for: see to it that there "
     "are none, such as by a place in each row of a mask that is not masked",
 )
+TO_FLOAT: dict[str, torch.dtype] = {  # methods that bring numbers into a type
+    "float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16
+}
 IGNORED = -100  # PyTorch's number of labels that do not count
 OF_FINITE = {"isfinite": True, "isinf": False, "isnan": False}  # what these say of all numbers of a training that goes well
 NUMPYS_NAMES = {"axis": "dim", "keepdims": "keepdim"}  # of arguments, which functions of torch know too

@@ -10,16 +10,13 @@ import torch
 from taskflow import operators as ops
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
+from taskflow.models.pytorch.calls import TO_FLOAT
 from taskflow.models.pytorch.recipes import CASTS, derived
 from taskflow.models.pytorch.registry import Lazy, Stacked, graph_of, name_of_type, origin_tensor, stands_for, tensor_of
 from taskflow.models.pytorch.scans import TARGETS
 from taskflow.models.pytorch.site import Held
 from taskflow.models.pytorch.steps import Fixed, TorchStep, leaves
 from taskflow.operators.tensor import Tensor
-
-TO_FLOAT: dict[str, torch.dtype] = {
-    "float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16
-}
 
 
 @stands_for("contiguous", "clone", "to", *TO_FLOAT, "int", "long", "type_as", "cpu", "cuda", "detach", "type", later=True)

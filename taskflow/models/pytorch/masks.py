@@ -12,7 +12,7 @@ import torch
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.converting import TO_FLOAT
+from taskflow.models.pytorch.calls import TO_FLOAT
 from taskflow.models.pytorch.recipes import derived
 from taskflow.models.pytorch.registry import (
     FUNCTIONS,
