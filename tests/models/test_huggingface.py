@@ -164,8 +164,9 @@ def test_a_config_that_transformers_has_written_with_infinities(tmp_path: Any) -
 
 
 def test_what_is_not_understood_is_named_with_its_line() -> None:
-    why = r"fft_fftn \(a function\) in fnet.encoder.layer.0.fourier.self \(line \d+ of modeling_fnet.py: `outputs = self.fourier_tr"
-    small = imports.NETWORKS.WIDTH | imports.NETWORKS.WORDS | dict(model_type="fnet", architectures=["FNetForMaskedLM"])
+    why = r"remainder \(a tensor's method, \d+ times\) in canine.char_embeddings \(line \d+ of modeling_canine.py: `hashed = "
+    own = dict(model_type="canine", architectures=["CanineForTokenClassification"])
+    small = imports.NETWORKS.WIDTH | imports.NETWORKS.WORDS | own
     with pytest.raises(ValueError, match=why):
         from_config(small, 2, 8, num_hidden_layers=1)
 

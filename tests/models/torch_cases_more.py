@@ -158,7 +158,7 @@ def mask_of_tokens() -> Any:
     return net(lambda self, t: self.e(t) * (t != 0).unsqueeze(-1), e=nn.Embedding(7, 6))
 
 
-@case("refused", rows(6))
+@case("equal", rows(6))
 def one_dimension() -> Any:
     return net(lambda self, x: self.a(x) * 2, a=line())
 

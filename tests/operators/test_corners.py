@@ -48,6 +48,11 @@ TABLE: dict[str, tuple[list[float], list[float], list[float]]] = {  # x, value, 
     "softplus": ([*X, 25], [LOG2, LOG2, INF, 0, NAN, 25], [0.5, 0.5, 1, 0, NAN, 1]),
     "mish": (X, [0.0, -0.0, INF, NAN, NAN], [0.6, 0.6, NAN, NAN, NAN]),
     "erf": ([*X, -1, 2], [0.0, -0.0, 1, -1, NAN, -erf(1), erf(2)], [ROOT, ROOT, 0, 0, NAN, ROOT * exp(-1), ROOT * exp(-4)]),
+    "step round": ([*X, 0.5, 1.5, -0.2], [0.0, -0.0, INF, -INF, NAN, 0.0, 2, -0.0], [0] * 8),
+    "step floor": ([*X, 0.5, -0.2], [0.0, -0.0, INF, -INF, NAN, 0.0, -1], [0] * 7),
+    "step ceil": ([*X, 0.5, -0.2], [0.0, -0.0, INF, -INF, NAN, 1, -0.0], [0] * 7),
+    "step trunc": ([*X, 1.5, -0.2], [0.0, -0.0, INF, -INF, NAN, 1, -0.0], [0] * 7),
+    "step sign": (X, [0, 0, 1, -1, NAN], [0] * 5),
     "shift": (X, [1.5, 1.5, INF, -INF, NAN], [1] * 5),
     "pow 1": (X, X, [1] * 5),
     "pow 2": (X, [0, 0, INF, INF, NAN], [0.0, -0.0, INF, -INF, NAN]),
@@ -60,7 +65,7 @@ TABLE: dict[str, tuple[list[float], list[float], list[float]]] = {  # x, value, 
     "pow 2.5": ([*X, -1], [0, 0, INF, INF, NAN, NAN], [0, 0, INF, INF, NAN, NAN]),
     "pow -1.5": ([*X, -1], [INF, INF, 0, 0, NAN, NAN], [-INF, -INF, -0.0, -0.0, NAN, NAN]),
 }
-ANY_SIGN = {"gelu", "gelu tanh", "silu"}  # of zeros
+ANY_SIGN = {"gelu", "gelu tanh", "silu", "step sign"}  # of zeros
 
 
 def equal(found: Any, wanted: Any, dtype: str, sign: bool, which: str) -> None:

@@ -248,7 +248,9 @@ def test_the_time_that_there_is_ends_simulations() -> None:
     one.plans()
     deadline = Deadline(0.0)
     evaluator = make_evaluator(one.graph, machine(), rule=RULE)
-    assert best_of_grid(evaluator, deadline=deadline, grid=one).simulated == ()
+    assert best_of_grid(evaluator, deadline=deadline, grid=one, must=False).simulated == ()
+    assert best_of_grid(evaluator, deadline=deadline, grid=one, until=0.0).simulated == ()
+    assert len(best_of_grid(evaluator, deadline=deadline, grid=one).simulated) == 1  # a plan must be, and prices are known
 
 
 def test_until_a_plan_fits_those_come_first_for_which_there_is_time() -> None:

@@ -120,7 +120,8 @@ def test_after_a_plan_that_lacks_memory_those_that_need_less_come_first() -> Non
 
 @pytest.mark.parametrize(("must", "budget", "found"), [(True, 10.0, True), (False, 10.0, False), (True, 1.0, False)])
 def test_plans_are_simulated_beyond_their_share_until_one_fits(must: bool, budget: float, found: bool) -> None:
-    """The first two plans do not fit the memory, and each takes a second of a clock that only simulations move."""
+    """The first two plans do not fit the memory, and each takes a second of a clock that only simulations move. At the end of the
+    budget even plans that must be are abandoned (``until``)."""
     evaluator, clock = make_evaluator(network(), machine(), rule=RULE), [0.0]
     asked: list[str] = []
 
@@ -130,7 +131,9 @@ def test_plans_are_simulated_beyond_their_share_until_one_fits(must: bool, budge
         return "memory" if len(asked) < 3 else ""
 
     grid = PlanGrid(evaluator.graph, evaluator.machine, RULE)
-    best = best_of_grid(evaluator, lacks, deadline=Deadline(budget, lambda: clock[0]), share=0.05, grid=grid, must=must)
+    best = best_of_grid(
+        evaluator, lacks, deadline=Deadline(budget, lambda: clock[0]), share=0.05, grid=grid, must=must, until=budget
+    )
     assert (best.best is not None) is found
     assert len(asked) == (3 if found else 1)
 
