@@ -7,11 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, register
+from taskflow.operators.operator import NOTHING, Array, Call, Example, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary, example
 
-FUNCTIONS: dict[str, Any] = {"round": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "sign": np.sign}
+
+def _sign(x: Array, out: Array) -> None:
+    np.sign(x, out=out)
+    out[np.isnan(x)] = 0  # as PyTorch has it
+
+
+FUNCTIONS: dict[str, Any] = {"round": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "sign": _sign}
 
 
 @register("step")

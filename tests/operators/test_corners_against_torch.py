@@ -14,6 +14,7 @@ from taskflow.operators.binary import Add, Mul, Sub
 from taskflow.operators.max_pool2d import MaxPool2d
 from taskflow.operators.mse_loss import MSELoss
 from taskflow.operators.softmax import Softmax
+from taskflow.operators.step import FUNCTIONS
 from taskflow.operators.swiglu import SwiGLU
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
@@ -31,6 +32,7 @@ TORCH: dict[str, Any] = {
     "leaky_relu": lambda x: F.leaky_relu(x, 0.25), "leaky_relu of 0": lambda x: F.leaky_relu(x, 0.0), "exp": torch.exp,
     "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos, "abs": torch.abs,
     "scale": lambda x: -2.0 * x, "scale 0": lambda x: 0.0 * x, "shift": lambda x: x + 1.5,
+    **{f"step {function}": getattr(torch, function) for function in FUNCTIONS},
     "elu": lambda x: F.elu(x, 0.5), "softplus": F.softplus, "mish": F.mish, "erf": torch.erf,
     **{f"pow {e:g}": lambda x, e=e: torch.pow(x, e) for e in (1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -0.5, 1.5, 2.5, -1.5)},
 }
