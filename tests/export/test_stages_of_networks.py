@@ -22,9 +22,16 @@ BATCH, STEPS, ROWS = 8, 16, 2
 NOT_IMPORTED = {"RoBERTa", "BLOOM", "GPT-OSS", "DeepSeek V3", "ViT MAE"}  # the last draws other numbers in each of two calls
 WHOLE = {  # statistics, or a maximum, of the whole batch: no micro-batches
     "ResNet", "RegNet", "SwiftFormer", "MobileViT", "EfficientNet", "Parakeet", "Grounding DINO", "Wav2Vec 2, Conformer", "DPT",
+    "CvT", "RT-DETR", "RT-DETR v2", "LongT5",
 }
+ONE_STAGE = "stage 1 of 2 has no parameters .* a layer that several stages use is computed by the last of them"
 REFUSED = {
-    "Mistral Large 4": "hands on a KVSharingDict, which stages cannot give each other",
+    **dict.fromkeys(("Mistral Large 4", "Gemma 4"), "hands on a KVSharingDict, which stages cannot give each other"),
+    **{f"{name}, images": ONE_STAGE for name in ("Qwen2-VL", "Qwen2.5-VL", "Qwen3-VL", "Qwen3-VL-MoE", "Qwen3.5", "GLM-4V")},
+    "Gemma 3n": "mul in model changes a tensor in place", "MPNet": "add in mpnet.encoder changes a tensor in place",
+    "Big Bird": "reads the buffer bert.embeddings.token_type_ids, which belongs to a layer",
+    "Nystromformer": "cannot follow NystromformerForMaskedLM",  # its buffers have one batch's size
+    "Deformable DETR": "model.encoder: PyTorch says: aten._local_scalar_dense.default",
     "Llama 4, chunks of 8": "hands on a type, which stages cannot give each other",
     "ConvBERT": "reads the buffer convbert.embeddings.token_type_ids, which belongs to a layer",
     "Funnel": "forward changes funnel.decoder.attention_structure.seq_len",
