@@ -14,6 +14,7 @@ from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
 from taskflow.operators.attention_blocks import AttentionBlocks
 from taskflow.operators.flash_attention import FlashAttention
+from taskflow.operators.linear import Linear
 from taskflow.operators.operator import REGISTRY, Spec, Work, iteration_space
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import AnalyticCosts, ModelCosts
@@ -135,6 +136,24 @@ def test_small_kernels_take_what_starting_them_takes() -> None:
         near = 0.1 if host else 0.25  # the smallest products of A100's table take 0.73 of the gap between other kernels
         assert ahead == pytest.approx(max(host, gap), rel=near)
         assert back == pytest.approx(3 * max(host, gap), rel=near)  # both factors' gradients, and the bias's
+
+
+BEST = {  # TFLOP/s of the best of a search over bfloat16 products (stas00, ml-engineering, compute/accelerator)
+    "a100": 271, "h100": 794, "h200": 794, "gh200": 829, "b200": 1745, "b300": 1769, "gb200": 1822, "mi300x": 668, "mi325x": 785,
+    "mi355x": 1565, "l40s": 265,
+}
+
+
+@pytest.mark.parametrize("name", BEST)
+def test_no_product_is_faster_than_the_best_that_was_measured(name: str) -> None:
+    """In a step products reach part of that; alone the largest reach it."""
+    operator, specs, flops = Linear(8192, False), (Spec((8192, 8192), F16),), 2 * 8192**3
+    piece = iteration_space(operator, specs)
+    machine = load_machine(name, 1)
+    assert machine.kinds[0].program is not None
+    alone = replace(machine, kinds=tuple(replace(kind, program=None) for kind in machine.kinds))
+    rates = [flops / AnalyticCosts(of).compute_seconds(operator, specs, piece, False) / 1e12 for of in (machine, alone)]
+    assert rates[0] < BEST[name] and 0.8 * BEST[name] < rates[1] < 1.1 * BEST[name]
 
 
 def test_views_are_free_and_gradients_are_passed_on() -> None:
