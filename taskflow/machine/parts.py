@@ -109,6 +109,11 @@ class Device:
         return self.memory_bytes_per_second * (own or self.reaches("memory", 0.8))
 
     @property
+    def sums_beside_weights(self) -> bool:
+        """Whether its program has tensor groups sum gradients beside products that make weights' gradients."""
+        return self.program is not None and self.program.sums_beside_weights
+
+    @property
     def update_times(self) -> float:
         """How many times the bytes of a fused update its program passes over."""
         return self.program.passing("update").times if self.program is not None else 1.0

@@ -86,6 +86,12 @@ class TrainingProgram:
     adds_to_zeros: bool = _figure(
         bool, "Whether the first micro-batch's gradients of weights are added to zeros, not written.", False
     )
+    sums_beside_weights: bool = _figure(
+        bool,
+        "Whether a tensor group sums the gradients of what products read while the gradients of these products' weights are "
+        "computed.",
+        False,
+    )
     full_times: float = _figure(
         Annotated[float, Meta(ge=1)],
         "As how many times as long a step counts that fills a device's memory, which the allocator then gives back.", 1.0,

@@ -7,13 +7,14 @@ from copy import copy
 from dataclasses import replace
 from functools import lru_cache, partial
 
+from taskflow.floats import FLOAT32_BYTES
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Around, Cluster, Device, Machine, PartOfMachine, collective, exchange
 from taskflow.mapper import NARROW_PRODUCTS, NarrowProducts, Strategy, numbered_layer, sample_dim
 from taskflow.operators.operator import computes_in
 from taskflow.optimizer.cost.accumulated_gradients import adding, target_bytes
 from taskflow.optimizer.cost.analytic import AnalyticCosts
-from taskflow.optimizer.cost.library import Spent, crossing_bytes, token_choices
+from taskflow.optimizer.cost.library import Spent, crossing_bytes, gradient_width, token_choices
 from taskflow.optimizer.cost.model import CostModel
 from taskflow.optimizer.cost.pace import Pacing, paced
 from taskflow.optimizer.cost.phases import arrays
@@ -46,6 +47,7 @@ class ModelCosts(Costs):
         timed = graph.calls and any(device.timed for device in machine.kinds)
         self._calls = parts_of(graph) if timed else {}
         self._choices = token_choices(graph, machine)
+        self._narrow_sums = gradient_width(graph, machine.processors[0].device) if isinstance(model, AnalyticCosts) else 0
         kinds: dict[str, int] = {}
         self._known: dict[tuple[object, ...], float] = {}
         self._backward: dict[tuple[int, Rect], _Backward] = {}
@@ -266,6 +268,8 @@ class ModelCosts(Costs):
         return self.model.transfer_seconds(source, target, nbytes, runs)
 
     def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
+        if self._narrow_sums and nbytes == FLOAT32_BYTES * flops * halves:  # of numbers of so many bytes, which gradients are
+            nbytes = nbytes // FLOAT32_BYTES * self._narrow_sums
         return all_reduce_seconds(self._machine, group, nbytes, flops, self._sum, halves, self._among(tuple(group), halves > 0))
 
     def around(self, machine: Machine, group: Sequence[int]) -> Around:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from taskflow.floats import sum_bytes
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Device, Machine
 from taskflow.mapper import narrow_rate
@@ -122,6 +123,16 @@ def spent(
                 seconds += max(passing.times * phase.nbytes / memory, phase.flops / (device.rate() / 2))
         kernels = _passes(operator, inputs, piece, backward, len(touched.weights)) * passing.kernels + sum(adds)
     return Spent(seconds + kernels * device.launch_seconds, kernels * (program.host_seconds if program else 0.0))
+
+
+def gradient_width(graph: OperatorGraph, device: Device) -> int:
+    """Return the bytes of each number of a sum of weights' gradients, if the device's program does not sum those of 16-bit weights
+    in float32, as lowering has it; else 0."""
+    program = device.program
+    if program is None or not program.gradient_bytes:
+        return 0
+    sizes = {parameter.spec.dtype.itemsize for parameter in graph.parameters if parameter.trained}
+    return program.gradient_bytes if all(size < sum_bytes(size) for size in sizes) else 0
 
 
 def free(operator: Operator, backward: bool) -> bool:

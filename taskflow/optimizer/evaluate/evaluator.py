@@ -158,7 +158,10 @@ class Evaluator(ABC):
 
     def lowered(self, strategy: Strategy | None = None) -> TaskGraph:
         """Return the task graph of a strategy (by default of the current one)."""
-        return lower(self.graph, strategy or self.strategy, self.rule, clip_norm=self.clip_norm, checkpoint=self.checkpoint)
+        return lower(
+            self.graph, strategy or self.strategy, self.rule, clip_norm=self.clip_norm,
+            sums_beside_weights=self.machine.processors[0].device.sums_beside_weights, checkpoint=self.checkpoint,
+        )
 
     def current(self) -> tuple[TaskGraph, Timeline]:
         """Return the tasks of the current strategy, and when each begins and ends."""

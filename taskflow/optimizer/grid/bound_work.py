@@ -106,7 +106,7 @@ class LayerWorks:
         of_experts = table.weight_holders < plan.context * plan.experts
         trained = self._trained
         moved = {
-            name: np.array([np.bincount(own, values * (trained & which), self.layers) for values in (nbytes, elements * sums.wide)])
+            name: np.array([np.bincount(own, values * (trained & which), self.layers) for values in (nbytes, elements * sums.sent)])
             for name, which in (("all", of_all), ("tensor", ~of_all & ~of_experts), ("expert", ~of_all & of_experts))
         }
         whole = np.array([np.bincount(own, values, self.layers) for values in (nbytes, elements * sums.wide)])

@@ -103,7 +103,8 @@ class MixedPrices:
         ahead = np.maximum(seconds[:, 0] + sums[:, 0], seconds[:, 1])
         back = np.maximum(seconds[:, 2] + sums[:, 1], seconds[:, 3])
         if stages == micro_batches == 1:  # no passes: each task by itself
-            ahead, back = seconds[:, 4] + sums[:, 0], seconds[:, 5] + sums[:, 1]
+            hidden = np.array([found[kind].hidden[stage] for stage, kind in enumerate(kinds)])
+            ahead, back = seconds[:, 4] + sums[:, 0], seconds[:, 5] + sums[:, 1] + hidden
         each = self.sums[kinds[0]].weights(one)
         if each.each_pass:
             alone = stages == micro_batches == 1

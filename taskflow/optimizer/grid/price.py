@@ -7,6 +7,7 @@ first ones are simulated.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -42,6 +43,7 @@ class PlanPrices:
         self.sharded = ShardedPasses(sums)
         self._groups: dict[object, WeightGroups] = {}
         self._shared: dict[tuple[int, int, int], bool] = {}
+        self._routes: dict[int, tuple[float, float]] = {}
 
     def __call__(self, plan: HybridPlan, micro_batches: int) -> float:
         """Return the seconds of a step."""
@@ -89,7 +91,7 @@ class PlanPrices:
         ahead = np.maximum(found.seconds[:, 0] + found.sums[:, 0], found.seconds[:, 1] + starts[:, 0])
         back = np.maximum(found.seconds[:, 2] + found.sums[:, 1], found.seconds[:, 3] + starts[:, 1])
         if stages == count == 1:  # no passes: each task by itself
-            ahead, back = found.seconds[:, 4] + found.sums[:, 0], found.seconds[:, 5] + found.sums[:, 1]
+            ahead, back = found.seconds[:, 4] + found.sums[:, 0], found.seconds[:, 5] + found.sums[:, 1] + found.hidden
         if weights.each_pass:
             groups = self._groups_of(plan)
             alone = stages == count == 1
@@ -99,10 +101,21 @@ class PlanPrices:
             behind = each[:, 2] * shared
         travels = 0.0
         if plan.pipeline > 1:
-            route = self.machine.route(0, plan.tensor * plan.context * (plan.data or 1))
-            slowest = min(link.bytes_per_second for link in route)
-            travels = sum(link.latency_seconds for link in route) + found.crossing / slowest
+            travels = self._travels(plan, found.crossing)
         return ahead + waits, back + waits, travels, behind
+
+    def _travels(self, plan: HybridPlan, nbytes: float) -> float:
+        """Seconds until all of a stage's devices on a node have a message of ``nbytes`` each, which may take the same links."""
+        size = plan.tensor * plan.context * (plan.data or 1)
+        if size not in self._routes:
+            own, *others = self.machine.processors[:size]
+            together = [one.number for one in others if one.node == own.node]
+            routes = Counter(link.number for number in (0, *together) for link in self.machine.route(number, number + size))
+            first = self.machine.route(0, size)
+            slowest = min(link.bytes_per_second / routes[link.number] for link in first)
+            self._routes[size] = sum(link.latency_seconds for link in first), slowest
+        latency, slowest = self._routes[size]
+        return latency + nbytes / slowest
 
     def _in_turns(self, plan: HybridPlan, count: int) -> tuple[Array, Array, float, Array]:
         """The same of a plan whose micro-batches are split. The parts' kernels are smaller. As much of their exchanges is hidden as

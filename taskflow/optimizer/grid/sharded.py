@@ -169,7 +169,7 @@ class ShardedPasses:
         """By layer with weights, its gathers and its reductions: one for weights that as many devices hold. And the seconds
         that a forward and a backward pass wait for these, for each layer of the network, if they hide behind nothing."""
         table, several = self.tables.of(plan), self._several(plan).tolist()
-        holders, nbytes, wide = table.weight_holders, table.weight_bytes, table.weight_elements * self.wide
+        holders, nbytes, wide = table.weight_holders, table.weight_bytes, table.weight_elements * self.sums.sent
         of_expert = groups.inner // groups.tensor * groups.experts
         gathers: dict[str, list[Travel]] = {}
         reduces: dict[str, list[Travel]] = {}

@@ -21,6 +21,7 @@ from taskflow.mapper import (
     stages_of,
     summed_last,
 )
+from taskflow.optimizer.cost import gradient_width
 from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.tables import Array, GraphTables, NodeTable
 from taskflow.rules import UpdateRule
@@ -31,7 +32,8 @@ from taskflow.tasks.lower import runs_again
 class StageSums:
     """Sums by stage, for one micro-batch on one device. ``seconds`` (stages, 6): as in a table, including recomputation.
     ``sums`` (stages, 2): seconds of collectives, forward and backward. ``members`` (stages, 2): how many members these have
-    together. ``kept``: bytes that live from its forward to its
+    together. ``hidden``: seconds of backward collectives that ``sums`` does not have, since gradients of weights are computed
+    meanwhile. ``kept``: bytes that live from its forward to its
     backward pass; ``more``: what a program keeps beyond that. ``passing``: a lower bound on the bytes that live within a pass.
     ``crossing``: bytes that the next stages
     read.
@@ -40,6 +42,7 @@ class StageSums:
     seconds: Array
     sums: Array
     members: Array
+    hidden: Array
     kept: Array
     more: Array
     passing: Array
@@ -120,6 +123,8 @@ class PlanSums:
         self.touched *= trained
         self.state = np.array([rule.state_bytes(size) if rule else 0 for size in sizes], np.int64) * trained
         self.wide = np.array([sum_bytes(size) for size in sizes], np.int64) * trained  # bytes of an element's gradient
+        self.sent = np.minimum(self.wide, gradient_width(self.graph, tables.device) or self.wide)
+        """Bytes of it in messages."""
 
     @cached_property
     def axes(self) -> PlanAxes:
@@ -181,6 +186,9 @@ class PlanSums:
         reader = tables.read_node
         rank = np.array([plan.schedule.rank(s, plan.pipeline) for s in range(count)])[stage]
         crosses = rank[source] != rank[reader]
+        arrives = np.zeros(len(reader), bool)  # what several operators of a stage read comes once
+        arrives[np.unique(table.read_rect * count + stage[reader], return_index=True)[1]] = True
+        arrives &= crosses
 
         def by_stage(nodes: Array, values: Array) -> Array:
             return np.bincount(stage[nodes], values, count)
@@ -193,13 +201,16 @@ class PlanSums:
             np.stack([by_stage(reader, np.where(crosses, 0.0, of[:, i])) for i in range(2)], axis=1)
             for of in (table.read_seconds, table.read_members)
         )
+        together = table.read_together * arrives
+        sums += np.stack([by_stage(reader, together), by_stage(source, together)], axis=1)
+        hidden = by_stage(reader, np.where(crosses, 0.0, table.read_hidden))
         if again.any():
             for backward, forward in ((2, 0), (3, 1), (5, 4)):
                 seconds[:, backward] += by_stage(everything, each[:, forward] * again)
             sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * (read_again & ~crosses))
             members[:, 1] += by_stage(reader, table.read_members[:, 0] * (read_again & ~crosses))
         anew = tables.brought_again(plan) & tables.read_kept & ~table.read_local & ~crosses & ~dropped[source] & ~again[reader]
-        sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * anew)
+        sums[:, 1] += by_stage(reader, table.read_again * anew)
         members[:, 1] += by_stage(reader, table.read_members[:, 0] * anew)
         kept, of_layer = self._kept(table, stage, again, dropped, crosses, anew, count)
         passing = np.zeros(count)
@@ -210,9 +221,10 @@ class PlanSums:
             most = np.zeros(count)
             np.maximum.at(most, stage, of_layer[self.layer_of] if len(of_layer) else 0.0)
             passing = np.maximum(passing, most)
-        crossing = np.bincount(stage[source[crosses]], table.read_bytes[crosses], count).max() if crosses.any() else 0.0
+        in_shares = np.where(table.read_together > 0, 1 / plan.tensor, 1.0)
+        crossing = by_stage(source[arrives], (table.read_bytes * in_shares)[arrives]).max() if arrives.any() else 0.0
         more = by_stage(everything, table.more * ~again * tables.active)
-        return StageSums(seconds, sums, members, kept, more, passing, float(crossing))
+        return StageSums(seconds, sums, members, hidden, kept, more, passing, float(crossing))
 
     def _kept(
         self, table: NodeTable, stage: Array, again: Array, dropped: Array, crosses: Array, anew: Array, count: int
@@ -290,10 +302,10 @@ class PlanSums:
             np.maximum.at(gathered, at, of_layer[self.layer_of[node]])
             if plan.in_blocks:
                 gathered = self._two_units(at, nbytes * (zero >= 3), count)
-        sent, reduced = elements * wide * ~alone, np.zeros(count)
+        alive, reduced = elements * wide * ~alone, np.zeros(count)
         if (zero >= 2).any():
             which = self._unit if plan.in_blocks else self._layer
-            whole = np.bincount(which * count + at, sent * (zero >= 2))
+            whole = np.bincount(which * count + at, alive * (zero >= 2))
             np.maximum.at(reduced, np.arange(len(whole)) % count, whole)
 
         def by_stage(values: Array) -> Array:
@@ -301,6 +313,7 @@ class PlanSums:
 
         unit = np.where((zero >= 2) & plan.in_blocks, -1 - self._unit, self._in_buckets(plan, table, zero))
         unit -= unit.min(initial=0)
+        sent = elements * self.sent * ~alone
         moved = sent * (zero == 0), sent * (zero >= 1), nbytes * ~alone * (wide > 0) * ((zero == 1) | (zero == 2))
         experts = table.weight_holders < plan.context * plan.experts
         each_pass = bool(((zero >= 2) & ~alone).any())

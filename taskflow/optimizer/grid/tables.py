@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,17 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True, slots=True)
 class GroupTransfer:
     """A tensor of ``nbytes`` that a device reads. ``forward``, ``backward``: seconds of collectives within the group, each among
-    ``members``; ``local``: the device already has it in the form in which it is read."""
+    ``members``; ``local``: the device already has it in the form in which it is read. ``together``: seconds in which a group puts it
+    together that reads it whole in another stage; ``beside``: seconds of computing weights' gradients, beside which it sums the
+    tensor's."""
 
     nbytes: int
     local: bool
     forward: float = 0.0
     backward: float = 0.0
     members: int = 0
+    together: float = 0.0
+    beside: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,9 @@ class NodeTable:
     tensor. ``read_bytes``, ``read_local``,
     ``read_seconds`` (reads, 2): for each read, with collectives' seconds forward and backward; for several reads of the same
     Rect, those of the first. ``read_members`` (reads, 2): the members of these collectives, 0 where there is none.
-    ``read_first``: True for that one; ``read_rect``: a number shared by reads of the same Rect of a
+    ``read_again``, ``read_hidden`` (reads): of these seconds, those of a tensor that is brought again for the backward pass, and
+    those that computing weights' gradients hides there, which ``read_seconds`` does not have. ``read_together``: seconds in which a
+    group puts together what it reads whole from another stage. ``read_rect``: a number shared by reads of the same Rect of a
     tensor. ``weight_elements``, ``weight_bytes``: for each parameter of each node; ``weight_holders``: how many of t x c x e
     devices have the same part of it."""
 
@@ -75,6 +82,9 @@ class NodeTable:
     read_rect: Array
     read_seconds: Array
     read_members: Array
+    read_again: Array
+    read_hidden: Array
+    read_together: Array
     weight_elements: Array
     weight_bytes: Array
     weight_holders: Array
@@ -221,7 +231,7 @@ class GraphTables:
         works = [
             self._work(node, {
                 n: self.degrees(self.graph.nodes[n], cuts.cuts[n], count) for n in (node.number, *(x.node for x in node.inputs))
-            }, adds, count > 1, (t, c, e), mb / samples(self.graph) if samples(self.graph) % (e * mb) else None)
+            }, adds, count, (t, c, e), mb / samples(self.graph) if samples(self.graph) % (e * mb) else None)
             for node, adds in cuts.first
         ]  # fmt: skip
         outputs = np.array([n for work in works for n in work.outputs], np.int64)
@@ -234,13 +244,19 @@ class GraphTables:
         seconds = np.zeros((len(same), 2))
         seconds[first] = np.array([(read.forward, read.backward) for read in reads], float).reshape(-1, 2)[cuts.reads][first]
         members = np.array([read.members for read in reads], np.int64)[cuts.reads]
+        more = np.array([(read.beside, read.together) for read in reads], float).reshape(-1, 2)[cuts.reads]
+        beside = np.bincount(number.reshape(-1), more[:, 0], len(first))[number.reshape(-1)]
+        hidden, again = np.minimum(seconds[:, 1], beside), np.maximum(seconds[:, 0] - beside, 0.0)
+        members = members[:, None] * (seconds > 0)
+        seconds[:, 1] -= hidden
         return NodeTable(
             _and_alone(np.array([work.seconds for work in works])[cuts.which]),
             _and_alone(np.array([work.alone for work in works])[cuts.which]),
             np.array([work.saved for work in works], np.int64)[cuts.which],
             np.array([work.more for work in works], np.int64)[cuts.which], outputs[cuts.outputs],
             np.array([r.nbytes for r in reads], np.int64)[cuts.reads], np.array([r.local for r in reads], bool)[cuts.reads],
-            number.reshape(-1), seconds, members[:, None] * (seconds > 0), *(np.ascontiguousarray(weights[:, i]) for i in range(3)),
+            number.reshape(-1), seconds, members, again, hidden, more[:, 1],
+            *(np.ascontiguousarray(weights[:, i]) for i in range(3)),
         )
 
     @staticmethod
@@ -254,7 +270,7 @@ class GraphTables:
         return tuple(degrees)
 
     def _work(
-        self, node: Node, degrees: Mapping[int, tuple[int, ...]], adds: Sequence[bool], several: bool, group: tuple[int, int, int],
+        self, node: Node, degrees: Mapping[int, tuple[int, ...]], adds: Sequence[bool], count: int, group: tuple[int, int, int],
         part: float | None,
     ) -> _PieceWork:
         own = degrees[node.number]
@@ -262,9 +278,9 @@ class GraphTables:
         reads, writes = node.reads(last), node.writes(first)  # under a causal mask the last one reads most
         seconds = alone = (0.0, 0.0, 0.0, 0.0)
         if node.inputs:
-            both = [(self.piece_seconds(node, rect, adds, several), rect) for rect in dict.fromkeys((first, last))]
+            both = [(self.piece_seconds(node, rect, adds, count > 1), rect) for rect in dict.fromkeys((first, last))]
             seconds, slower = max(both, key=lambda one: one[0][0] + one[0][2])
-            alone = self.piece_seconds(node, slower, adds, False) if several and node.parameters else seconds
+            alone = self.piece_seconds(node, slower, adds, False) if count > 1 and node.parameters else seconds
         devices = group[0] * group[1] * group[2]
         weights = tuple(
             (r.volume, r.volume * p.spec.dtype.itemsize, max(1, round(devices * r.volume / p.spec.rect.volume)))
@@ -278,7 +294,12 @@ class GraphTables:
             partial = any(k > 1 and dim.soap is Soap.REDUCTION for k, dim in zip(from_, source.dims))
             summed = wanted and group[0] > 1 and rect.volume == there.volume and _gives_partial(node, own, tensor.index, from_)
             one = self._transfer(rect, there, partial, tensor.spec.dtype.itemsize, wanted, source, group)
-            found.append(self._summed_back(one, group[0]) if one.local and summed else one)
+            one = self._summed_back(one, group[0]) if one.local and summed else one
+            if group[0] > 1 and rect == there and prod(from_) * group[0] <= count * devices:
+                one = replace(one, together=self.collective_seconds(range(group[0]), one.nbytes, 1))
+            if wanted and self.device.sums_beside_weights and _gives_partial(node, own, tensor.index, from_) and node.operator.splits_backward:
+                one = replace(one, beside=seconds[2] / 2)
+            found.append(one)
         return _PieceWork(
             seconds, alone, tuple(r.volume * x.dtype.itemsize for r, x in zip(writes, node.outputs)),
             sum(spec.nbytes for spec in node.operator.saves(node.specs, first)), self._kept_more(node, first, group[0]), weights,

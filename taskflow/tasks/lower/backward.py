@@ -12,6 +12,7 @@ from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 from taskflow.tasks.lower.again import AHEAD, have_again
 from taskflow.tasks.lower.exchange import exchange_gradients, gather
+from taskflow.tasks.lower.in_shares import bring_in_shares, can_bring
 from taskflow.tasks.lower.owner_gradients import Arriving, gather_local, owner_gradient, seed_of
 from taskflow.tasks.lower.owners import nearest_copy
 from taskflow.tasks.lower.part import NotAlikeError
@@ -146,6 +147,8 @@ def _gather(
     gathered: dict[tuple[Rect, int], int] = {}
     for rect in list(asked):
         parts, held = meeting.get(rect, []), owners.summed.get(rect, {})
+        if rect in copies and rect in owners.copied and state.by_collectives and state.strategy.pipeline is not None:
+            _from_other_groups(state, tensor, rect, list(held), copies[rect])
         if rect in copies and not parts and not seed:  # each that wants the sum adds up what is nearest to it
             for target in held or (asked[rect],):
                 nearest = _nearest(copies[rect], target)
@@ -225,6 +228,20 @@ def _sum_everywhere(
     return result
 
 
+def _from_other_groups(
+    state: Lowering, tensor: Tensor, rect: Rect, holders: Sequence[int], copies: dict[tuple[Rect, tuple[int, ...]], dict[int, int]]
+) -> None:
+    """Bring the gradients of a Rect that another group has to all that compute it, in shares."""
+    for read, alike in copies:
+        there = copies[read, alike]
+        sources = {holder: (giver, there[giver]) for holder in holders for giver in [nearest_copy(list(there), holder)]}
+        if read == rect and can_bring(rect, sources):
+            name = f"d {tensor.name}"
+            into = {holder: state.emit.buffer(name, rect, holder, tensor.dtype) for holder in holders}
+            bring_in_shares(state.emit, name, rect, sources, into)
+            copies[read, alike] = into
+
+
 def _nearest(copies: Copies, target: int) -> list[tuple[int, Rect, int]]:
     """Return, of gradients that several processors have, the processor, Rect and buffer from which one takes each."""
     return [
@@ -241,6 +258,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
     if half is None:
         return
     recent = state.recent.setdefault(piece.processor, []) if piece.processor in state.last else []
+    reads_inputs = keeps.inputs and not (half is Gives.INPUTS and node.operator.inputs_for_weights)
     # Gradients of weights do not depend on the weights, which therefore are not gathered for them alone.
     reads_weights = keeps.weights and not (half is Gives.WEIGHTS and state.gathers.any_of(node.parameters))
     if reads_weights:
@@ -256,7 +274,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
     if not targets and not piece.first:  # the first copy gives gradients of weights, and there are no others
         return
     used = [
-        *((b for b in inputs if b is not None) if keeps.inputs else ()), *(weights if reads_weights else ()),
+        *((b for b in inputs if b is not None) if reads_inputs else ()), *(weights if reads_weights else ()),
         *(outputs if keeps.outputs else ()), *saved, *(g for g in grads if g is not None),
         *(t.buffer for t in targets if t.accumulate),
     ]
@@ -268,7 +286,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
         piece.processor,
         Compute(
             node, piece.rect, True,
-            inputs if keeps.inputs else (None,) * len(inputs),
+            inputs if reads_inputs else (None,) * len(inputs),
             weights if reads_weights else (None,) * len(weights),
             outputs if keeps.outputs else (None,) * len(outputs),
             saved, grads, grad_inputs, grad_weights, None if half is Gives.ALL else _other_half(state, piece, half),

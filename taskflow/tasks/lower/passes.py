@@ -8,6 +8,7 @@ from taskflow.graph import Node
 from taskflow.mapper import Pass, PassKind, Pipeline
 from taskflow.tasks.lower.backward import Gives, backward, put_gradients
 from taskflow.tasks.lower.forward import forward, place_outputs
+from taskflow.tasks.lower.late_weights import LateWeights, late_weights
 from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.lower.part_turns import Divided, PartTurns, part_turns
 from taskflow.tasks.lower.sharded import end_pass, layers_ending, scatter_gradients
@@ -45,6 +46,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     together = pipeline.all_parts(state.graph, state.strategy.configs)
     turns = [part_turns(state, stage, pipeline, together) for stage in stages]
     ending = [layers_ending(state, [node for node, _ in reversed(stage)]) for stage in stages]
+    late_of = [late_weights(state, stage) if state.sums_beside_weights else {} for stage in stages]
     for one in pipeline.passes():
         if state.part is not None:
             if one.micro_batch not in state.part.kept:
@@ -53,7 +55,9 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
             state.last.clear()  # whoever repeats passes chains them
         state.checkpoint()
         first = len(state.emit.graph)
-        _emit(state, one, stages[one.stage], turns[one.stage], pipeline.schedule.weights_apart, ending[one.stage])
+        _emit(
+            state, one, stages[one.stage], turns[one.stage], pipeline.schedule.weights_apart, ending[one.stage], late_of[one.stage]
+        )
         end_pass(state)
         state.emit.graph.passes.append((one, first, len(state.emit.graph)))
     state.ended.update(state.last)
@@ -114,7 +118,8 @@ def _by_micro_batch(state: Lowering, pipeline: Pipeline, node: Node) -> list[lis
 
 
 def _emit(
-    state: Lowering, one: Pass, stage: Sequence[Divided], turns: PartTurns, halves: bool, ending: Mapping[int, Sequence[str]]
+    state: Lowering, one: Pass, stage: Sequence[Divided], turns: PartTurns, halves: bool, ending: Mapping[int, Sequence[str]],
+    late: LateWeights,
 ) -> None:
     ahead = one.kind is PassKind.FORWARD
     gives = Gives.WEIGHTS if one.kind is PassKind.WEIGHTS else Gives.INPUTS if halves else Gives.ALL
@@ -123,6 +128,12 @@ def _emit(
         node, pieces = stage[at][0], turns.pieces[at][one.micro_batch][part]
         if ahead:
             forward(state, node, pieces)
+        elif gives is Gives.ALL and at in late:
+            backward(state, node, pieces, Gives.INPUTS)
+            for other in late[at]:
+                node = stage[other][0]
+                backward(state, node, turns.pieces[other][one.micro_batch][part], Gives.WEIGHTS)
+                scatter_gradients(state, ending.get(node.number, ()) if last else ())
         elif node.number in state.active and (node.parameters or gives is not Gives.WEIGHTS):
             backward(state, node, pieces, gives)
             scatter_gradients(state, ending.get(node.number, ()) if last else ())

@@ -13,6 +13,7 @@ from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Copying, Emitter
 from taskflow.tasks.lower.exchange import Held, Wanted, exchange_values
+from taskflow.tasks.lower.in_shares import bring_whole
 from taskflow.tasks.lower.owners import Owners
 from taskflow.tasks.lower.parameters import ParameterLayout
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
@@ -103,6 +104,7 @@ class Lowering:
     """Of an output, (Rect, processor) -> buffer of its gradient, as far as it has come together."""
     part: StepPart | None = None  # what of the step is lowered; None: all
     checkpoint: Callable[[], object] = lambda: None  # called now and then; what it raises ends the lowering
+    sums_beside_weights: bool = False  # a tensor group sums gradients while those of weights are computed (`late_weights`)
     chained: bool = False  # a processor runs its operators' tasks in the order in which they are emitted
     last: dict[int, int] = field(default_factory=dict)  # by processor the task before, if chained
     arrived: Mapping[int, list[int]] = field(default_factory=dict)  # by processor, more tasks after which its next ones come
@@ -199,6 +201,7 @@ class Lowering:
             wanted = []
             for key, some in by_tensor.items():
                 self.emit.topic = self.topics[key[0]]
+                some = some if self.strategy.pipeline is None else bring_whole(self.emit, some)
                 wanted += exchange_values(self.emit, some, reading[key], self.ring)
         copies: list[Copying] = [
             (

@@ -173,7 +173,10 @@ def _folded(
     pipeline = fewer.strategy.pipeline
     micro_batches = 1 if pipeline is None else pipeline.micro_batches
     part = StepPart(found.images, found.count, kept(micro_batches), spread=found.spread)
-    tasks = lower(fewer.graph, fewer.strategy, rule, clip_norm=clip_norm, part=part, checkpoint=checkpoint)
+    tasks = lower(
+        fewer.graph, fewer.strategy, rule, clip_norm=clip_norm, part=part,
+        sums_beside_weights=machine.processors[0].device.sums_beside_weights, checkpoint=checkpoint,
+    )
     for i, task in enumerate(tasks.tasks if len(fewer.copies) else ()):  # costs know the nodes of the whole graph
         if isinstance(task.work, Compute):
             tasks.tasks[i] = _of_whole(task, task.work, fewer.whole[task.work.node.number])
