@@ -59,6 +59,18 @@ def read_json(path: str | Path, what: str) -> Any:
     return parse_json(path.read_bytes(), str(path))
 
 
+def like_path(name: str, path: Path, folder: Path, what: str, on_the_way: tuple[Path, ...]) -> Path:
+    """Return the file as which that at ``path`` begins: its ``like`` is a preset of ``folder``, or a file beside it. ``what`` such
+    files say ("machine"), and the files that begin as this one, ``on_the_way``. Raises ValueError if there is none, or if it
+    begins as this one."""
+    there = path.parent / name if name.endswith(".json") else folder / f"{name.lower()}.json"
+    if not there.is_file():
+        raise ValueError(f"{path}: like: must be a preset with figures of its own or a {what} file, got {name!r}")
+    if there.resolve() in (of.resolve() for of in (path, *on_the_way)):
+        raise ValueError(f"{path}: like: {name!r} begins as this {what}")
+    return there
+
+
 def parse_json(data: bytes | str, where: str) -> Any:
     """Return the value of a JSON text in UTF-8. Raises ValueError that begins with ``where`` if it is not JSON, or has two
     equal keys in one object, a number that is not finite, or half of a surrogate pair."""

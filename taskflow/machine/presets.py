@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from taskflow.machine.cluster import PRECISIONS, Cluster
 from taskflow.machine.host import host
 from taskflow.machine.machine_file import CollectivesEntry, DeviceEntry, MachineFile, NodeEntry, parse, unparse
-from taskflow.reading import Entry, Name, read_as, read_json
+from taskflow.reading import Entry, Name, like_path, read_as, read_json
 from taskflow.writing import json_text, replacing
 
 FOLDER = Path(__file__).parent.parent / "machines"
@@ -63,11 +63,7 @@ def machine_content(path: Path, on_the_way: tuple[Path, ...] = ()) -> Any:
     that begin as this one. Raises as `load_machine` does."""
 
     def other(name: str) -> Any:
-        there = path.parent / name if name.endswith(".json") else FOLDER / f"{name.lower()}.json"
-        if not there.is_file():
-            raise ValueError(f"{path}: like: must be a preset with devices of its own or a machine file, got {name!r}")
-        if there.resolve() in (of.resolve() for of in (path, *on_the_way)):
-            raise ValueError(f"{path}: like: {name!r} begins as this machine")
+        there = like_path(name, path, FOLDER, "machine", on_the_way)
         content = machine_content(there, (path, *on_the_way))
         parse(content, str(there))
         return content

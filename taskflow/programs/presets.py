@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from taskflow.programs.program import TrainingProgram
-from taskflow.programs.program_file import parse
-from taskflow.reading import read_json
+from taskflow.programs.program_file import composed, program_in, read_file
+from taskflow.reading import like_path, read_json
 
 FOLDER = Path(__file__).parent
 DEFAULT = "megatron"
@@ -26,7 +27,7 @@ def load_program(name: str | Path) -> TrainingProgram:
     broken file; FileNotFoundError for a missing file."""
     text = str(name)
     if text.endswith(".json"):
-        return parse(read_json(Path(name), "program file"), text)
+        return _of_file(Path(name))
     if text.lower() not in program_names():
         raise ValueError(f"no program {text!r}; use {', '.join(program_names())}, or a program file FILE.json")
     return _preset(text.lower())
@@ -34,5 +35,19 @@ def load_program(name: str | Path) -> TrainingProgram:
 
 @lru_cache(maxsize=64)
 def _preset(name: str) -> TrainingProgram:
-    path = FOLDER / f"{name}.json"
-    return parse(read_json(path, "program file"), str(path))
+    return _of_file(FOLDER / f"{name}.json")
+
+
+def _of_file(path: Path) -> TrainingProgram:
+    return program_in(read_file(program_content(path), str(path)))
+
+
+def program_content(path: Path, on_the_way: tuple[Path, ...] = ()) -> Any:
+    """Return the JSON value of a program file, made whole if it begins as another program. ``on_the_way``: the files that begin as
+    this one. Raises as `load_program` does."""
+    content = read_json(path, "program file")
+    file = read_file(content, str(path))
+    if not file.like:
+        return content
+    there = like_path(file.like, path, FOLDER, "program", on_the_way)
+    return composed(content, program_content(there, (path, *on_the_way)))

@@ -34,27 +34,44 @@ def verify_whole(entry: Figures) -> None:
 
 
 class ProgramFile(Figures, frozen=True, kw_only=True):
-    """A training program."""
+    """A training program. With ``like`` it begins as another, and says what differs (`composed`)."""
 
     format: Literal["taskflow-program"]
     version: Literal[1]
     name: Annotated[Name, Meta(description="What answers call it.")]
+    like: (
+        Annotated[Name, Meta(description="The program as which this one begins: a preset, or a program file beside this one.")]
+        | UnsetType
+    ) = UNSET
     about: Annotated[str, Meta(description="One sentence about it.")] = ""
     source: Source | UnsetType = UNSET
     gpus: Annotated[dict[Name, Figures], Meta(description="By kind of device, what differs there.")] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        verify_whole(self)
+        if self.like is UNSET:
+            verify_whole(self)
 
 
-def parse(content: Any, where: str) -> TrainingProgram:
-    """Return the program that a JSON value describes. Raises ValueError that begins with ``where`` and says what is wrong at which
-    key."""
+def read_file(content: Any, where: str) -> ProgramFile:
+    """Return what a JSON value says as a program file. Raises ValueError that begins with ``where`` and says what is wrong at
+    which key."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{where}: not a program file (its format must be {FORMAT!r})")
     if content.get("version") != VERSION:
         raise ValueError(f"{where}: version {content.get('version')!r} of the format; this taskflow reads {VERSION}")
-    file = read_as(ProgramFile, content, where)
+    return read_as(ProgramFile, content, where)
+
+
+def composed(content: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON value of a whole program for a file that begins as the program ``base``. Its keys replace those there; of
+    each kind of device in ``gpus`` they do so one by one."""
+    own, there = content.get("gpus", {}), base.get("gpus", {})
+    gpus = {kind: {**there.get(kind, {}), **own.get(kind, {})} for kind in {**there, **own}}
+    return {**base, **{key: value for key, value in content.items() if key != "like"}, "gpus": gpus}
+
+
+def program_in(file: ProgramFile) -> TrainingProgram:
+    """Return the program of a file that is whole."""
     gpus = tuple(sorted((kind, tuple(sorted(figures(own).items()))) for kind, own in (file.gpus or {}).items()))
     return TrainingProgram(name=file.name, about=file.about, source=file.source or "", gpus=gpus, **figures(file))
 

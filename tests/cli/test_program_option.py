@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 
 from taskflow.cli.main import main
 from taskflow.machine import load_machine, save
-from taskflow.programs import PROBED, load_program, program_names, unparse
+from taskflow.programs import PROBED, TrainingProgram, load_program, program_names, unparse
 
 ASKED = [
     "simulate", "GPT-2", "--size", "small", "-m", "h100", "-n", "8", "--batch", "16", "--rule", "adam", "--strategy", "d4 t2 mb2",
@@ -46,6 +47,33 @@ def test_a_program_of_ones_own(tmp_path: Path) -> None:
     row = json.loads(run(*ASKED, "--program", str(file), "--json"))
     assert row["costs"] == "analytic h100 (mine)"
     assert row["iteration_seconds"] < json.loads(run(*ASKED, "--program", "nanotron", "--json"))["iteration_seconds"]
+
+
+def test_a_program_begins_as_another_and_says_what_differs(tmp_path: Path) -> None:
+    def load(name: str, **keys: object) -> TrainingProgram:
+        content = {"format": "taskflow-program", "version": 1, "name": name, **keys}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+        return load_program(tmp_path / f"{name}.json")
+
+    there, a100 = load_program("fsdp"), {"a100": {"exposed": 0.1}, "h200": {"memory": 0.5}}
+    mine = load("mine", like="fsdp", memory=0.45, gpus=a100)
+    assert (mine.name, mine.about, mine.on("h100").exposed, mine.on("h200").memory) == ("mine", there.about, there.exposed, 0.5)
+    assert mine.on("a100") == replace(there.on("a100"), name="mine", exposed=0.1)
+    assert mine.on("v100") == replace(there.on("v100"), name="mine", memory=0.45)
+    assert load("again", like="mine.json").on("a100") == replace(mine.on("a100"), name="again")
+    for keys, said in (
+        ({"like": "nothing"}, "like: must be a preset with figures of its own or a program file, got 'nothing'"),
+        ({"like": "none.json"}, "got 'none.json'"), ({"like": "circle.json"}, "like: 'circle.json' begins as this program"),
+        ({"like": "fsdp", "memry": 1}, "unknown key 'memry'"), ({"like": ""}, "like: must be a text that is not empty"),
+        ({}, "'host_seconds' is missing"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(said)) as caught:
+            load("circle", **keys)
+        assert str(tmp_path / "circle.json") in str(caught.value)
+    load("whole", like="fsdp")
+    load("one", like="whole.json")
+    with pytest.raises(ValueError, match=re.escape("'whole.json' begins as this program")):
+        load("whole", like="one.json")
 
 
 def test_a_plan_remembers_its_program(tmp_path: Path) -> None:
