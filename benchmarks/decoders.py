@@ -98,18 +98,19 @@ class Priced:
 
     def step(self, decoder: Decoder, batch: int, machine: Cluster, notation: str) -> tuple[float, float]:
         """Return the seconds of a step under a plan, and the bytes that the fullest device needs."""
-        prices = self._prices(decoder, batch, machine)
-        plan = parse_plan(notation)
-        count = batch // ((plan.data or 1) * (plan.micro_batch or 1))
+        return self.of(network(decoder, batch), machine, notation)
+
+    def of(self, graph: OperatorGraph, machine: Cluster, notation: str) -> tuple[float, float]:
+        """Return the same of any network."""
+        prices, plan = self._prices(graph, machine), parse_plan(notation)
+        count = samples(graph) // ((plan.data or 1) * (plan.micro_batch or 1))
         return prices(plan, count), bytes_in_program(prices.sums, plan, count)
 
-    def _prices(self, decoder: Decoder, batch: int, machine: Cluster) -> PlanPrices:
-        key = decoder, batch, machine
+    def _prices(self, graph: OperatorGraph, machine: Cluster) -> PlanPrices:
+        key = id(graph), machine  # prices keep the graph
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key]
-        graph = network(decoder, batch)
-        assert samples(graph) == batch
         found = self._known[key] = PlanPrices(PlanSums(GraphTables(graph, machine), Adam()))
         if len(self._known) > MOST_TABLES:
             self._known.popitem(last=False)

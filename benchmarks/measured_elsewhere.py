@@ -6,11 +6,11 @@
 vtrain-several-nodes.csv, nccl-allreduce-a100.csv. Their networks are GPT as Megatron-LM has it (vocabulary 51,200, float16, Adam,
 layers recomputed, 1F1B); their GPUs are A100 of 80 GB, 8 a node, with 4 cards of 200 Gb/s for each node. Plans are predicted as
 they ran, a recomputed layer run again as a whole (`recompute=whole`) and without sequence parallelism (`nosp`), and as if their
-layers' passes were cut along the sequence. Steps are put together from one layer (`layers_alone`); with --whole they are evaluated
-as `taskflow simulate` does it, which takes minutes a row.
+layers' passes were cut along the sequence. Steps are priced as a search prices the plans of its grid, in the program that ran them;
+with --whole they are evaluated as `taskflow simulate` does it.
 
 Files whose names begin with ultrascale, layouts, fsdp and b200 have steps, files gemm-GPU.csv.gz matrix products
-(`measured_rows`, `measured_steps`). These steps are priced as a search prices the plans of its grid, in the program that ran them.
+(`measured_rows`, `measured_steps`).
 
 For each group of rows: mean absolute error (per cent of the measured time), bias, largest error, and over all plans that were
 measured together Kendall's tau, the regret of the plan that is predicted to be fastest, and of how many it is at most 3 %.
@@ -26,11 +26,13 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from statistics import mean, median
 
 import click
-from layers_alone import LayersAlone, Sizes
+import numpy as np
+from decoders import Priced
 from measured_steps import predicted_groups, product_groups
 from measured_steps import said as said_of_group
 from measured_steps import summary as summary_of_group
@@ -38,12 +40,13 @@ from rich.console import Console
 from rich.table import Column, Table
 from several import Several
 
+from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, collective, load_machine, ring_bytes
 from taskflow.mapper import map_graph, parse_plan
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
-from taskflow.optimizer.grid import kendall
+from taskflow.optimizer.grid import GraphTables, PlanSums, kendall
 from taskflow.optimizer.trust import MEASURED
 from taskflow.optimizer.trust.measured import BLOOM, PROGRAMS, TORCHTITAN, VTRAIN, MeasuredPlan, regret
 from taskflow.programs import load_program
@@ -51,6 +54,7 @@ from taskflow.rules import Adam
 
 VOCABULARY = 51_200
 GROUPS = ("nccl", "profiled", "several-nodes", "published", "h100", "steps", "products")
+UNHIDDEN = "recompute=whole overlap=none"  # gradients are summed after all passes
 NEAR = 0.03  # regret that is as good as none
 CARD = 25e9  # bytes a second of a network card of 200 Gb/s
 H100_POWER = 0.75  # of the rate of products, at 500 of 700 W
@@ -120,7 +124,7 @@ def rows_of(data: Path, name: str) -> list[Row]:
             n = {key: int(row[key]) for key in row if key not in ("milliseconds", "parameters_billion")}
             of = f"{n['gpus']} GPUs, batch {n['global_batch']}, {n['layers']} x {n['hidden']}"
             alone = "" if n["tensor"] == 1 else " nosp"
-            plan = f"t{n['tensor']}{alone} p{n['pipeline']} d{n['data']} mb{n['micro_batch']} recompute=whole"
+            plan = f"t{n['tensor']}{alone} p{n['pipeline']} d{n['data']} mb{n['micro_batch']} {UNHIDDEN}"
             found.append(Row(
                 name, of, "a100", n["gpus"], n["hidden"], n["heads"], n["layers"], n["sequence"], n["global_batch"], plan,
                 float(row["milliseconds"]) / 1e3,
@@ -130,46 +134,48 @@ def rows_of(data: Path, name: str) -> list[Row]:
 
 def machine_of(row: Row) -> Cluster:
     """The cluster of a row, driven by its program; at least a node of it."""
-    gpus, program = max(8, row.gpus), load_program(row.program)
-    if row.card:
-        return four_cards(gpus, row.card).driven_by(program)
-    machine = load_machine(row.machine, gpus).driven_by(program)
-    if not row.memory:
+    return _driven(row.machine, row.gpus, row.card, row.memory, row.program)
+
+
+@lru_cache(maxsize=32)
+def _driven(name: str, gpus: int, card: float, memory: float, program: str) -> Cluster:
+    gpus, driver = max(8, gpus), load_program(program)
+    if card:
+        return four_cards(gpus, card).driven_by(driver)
+    machine = load_machine(name, gpus).driven_by(driver)
+    if not memory:
         return machine
-    kinds = tuple(replace(kind, memory_bytes_per_second=row.memory, power=H100_POWER) for kind in machine.kinds)
+    kinds = tuple(replace(kind, memory_bytes_per_second=memory, power=H100_POWER) for kind in machine.kinds)
     return replace(machine, kinds=kinds)
 
 
 def whole(row: Row) -> float:
     """Seconds of a step."""
-    if row.network == "GPT-2":
-        graph = build(
-            "GPT-2", batch=row.batch, steps=row.sequence, vocabulary=row.vocabulary, hidden=row.hidden, heads=row.heads,
-            layers=row.layers, dtype="float16",
-        )
-    else:  # the sizes are the preset's
-        graph = build(row.network, batch=row.batch, steps=row.sequence, dtype="bfloat16")
-    machine = machine_of(row).prefix(row.gpus)
+    graph, machine = network_of(row), machine_of(row).prefix(row.gpus)
     return make_evaluator(graph, machine, rule=Adam()).set(map_graph(HybridParallel(row.plan), graph, machine))
 
 
-_MACHINES: dict[tuple[object, ...], LayersAlone] = {}
-
-
-def alone(row: Row) -> LayersAlone:
-    """Steps on a row's cluster, with the tables of rows before."""
-    key = (row.machine, row.gpus, row.card, row.memory, row.program)
-    if key not in _MACHINES:
-        _MACHINES[key] = LayersAlone(machine_of(row))
-    return _MACHINES[key]
-
-
-def by_layers(row: Row) -> float:
-    """Seconds of a step, put together from one layer where the network is GPT."""
+def network_of(row: Row) -> OperatorGraph:
+    """The network of a row; of one that is not GPT the sizes are the preset's."""
     if row.network != "GPT-2":
-        return whole(row)
-    sizes = Sizes(row.hidden, row.heads, row.layers, row.sequence, row.batch, row.vocabulary)
-    return alone(row).seconds(sizes, row.plan)
+        return _built(row.network, row.batch, dtype="bfloat16", steps=row.sequence)
+    return _built(
+        "GPT-2", row.batch, dtype="float16", steps=row.sequence, vocabulary=row.vocabulary, hidden=row.hidden, heads=row.heads,
+        layers=row.layers,
+    )
+
+
+@lru_cache(maxsize=8)
+def _built(name: str, batch: int, **sizes: object) -> OperatorGraph:
+    return build(name, batch=batch, **sizes)
+
+
+_PRICED = Priced()
+
+
+def priced(row: Row) -> float:
+    """Seconds of a step, as a search prices it."""
+    return _PRICED.of(network_of(row), machine_of(row), row.plan)[0]
 
 
 def summary(rows: Sequence[tuple[Row, float]]) -> dict:
@@ -244,10 +250,20 @@ def profiled(data: Path) -> dict:
     series, lines = on_lines(rows)
     layers = []
     for (hidden, tensor, mb), seconds in traced_layers(rows).items():
-        sizes = Sizes(hidden, rows[0].heads, 1, rows[0].sequence, mb)
-        device, host = alone(rows[0]).layer_seconds(sizes, mb, tensor)
+        device, host = layer_seconds(replace(rows[0], hidden=hidden, layers=1, batch=2 * mb), mb, tensor)
         layers.append({"hidden": hidden, "tensor": tensor, "micro_batch": mb, "traced": seconds, "device": device, "host": host})
     return {"rows": len(rows), "series": series, "on_lines": lines, "layers": layers}
+
+
+def layer_seconds(row: Row, micro_batch: int, tensor: int) -> tuple[float, float]:
+    """Seconds of the device, with the sums of activations, and of the host for the forward and backward pass of the layer of a
+    network that has one, without sequence parallelism."""
+    sums = PlanSums(GraphTables(network_of(row), machine_of(row)), Adam())
+    plan = parse_plan(f"t{tensor}{' nosp' if tensor > 1 else ''} p1 d1 mb{micro_batch}")
+    table, own = sums.tables.of(plan), [node.number for node in sums.graph if node.name.startswith("h.0.")]
+    reads = np.isin(sums.tables.read_node, own)
+    device, host = table.seconds[own, 0:4:2].sum(), table.seconds[own, 1:4:2].sum()
+    return float(device + (table.read_seconds.sum(axis=1) + table.read_hidden)[reads].sum()), float(host)
 
 
 def said_of_rows(found: dict) -> str:
@@ -340,7 +356,7 @@ def main(data: Path | None, groups: tuple[str, ...], sample: int, evaluated: boo
             of_group = []
             for row in (ROWS[group]() if group in ROWS else rows_of(data, group))[::sample]:
                 start = time.perf_counter()
-                of_group.append((row, (whole if evaluated else by_layers)(row)))
+                of_group.append((row, (whole if evaluated else priced)(row)))
                 if each:
                     predicted, took = of_group[-1][1], time.perf_counter() - start
                     click.echo(
@@ -349,7 +365,7 @@ def main(data: Path | None, groups: tuple[str, ...], sample: int, evaluated: boo
                     )  # fmt: skip
             totals[group] = summary(of_group)
             if not evaluated and any(" nosp" in row.plan for row, _ in of_group):
-                cut = summary([(row, by_layers(along_sequence(row))) for row, _ in of_group])
+                cut = summary([(row, priced(along_sequence(row))) for row, _ in of_group])
                 totals[group] |= {f"{key}_along_sequence": cut[key] for key in ("mean_error", "bias")}
             done += of_group
         if group in totals:

@@ -75,7 +75,8 @@ class TrainingProgram:
     )
     exposed: float = _figure(
         Annotated[float, Meta(ge=0, le=1)],
-        "Part of gathers of weights and sums of gradients in a pass by which computing beside takes longer.",
+        "Part of gathers of weights and sums of gradients in a pass, and of a tensor group's sums beside products that make "
+        "weights' gradients, by which computing beside takes longer.",
     )
     reserved_bytes: int = _figure(Whole, "Memory that no array of a step gets: context, communication, fragmentation.", 0)
     gradient_bytes: int = _figure(Whole, "Of each sum of gradients; 0: float32 for 16-bit weights.", 0)

@@ -61,8 +61,13 @@ class Pacing:
 
     @property
     def exposed(self) -> float:
-        """Part of collectives of weights and gradients by which a pass takes longer."""
+        """Part of collectives beside a pass by which it takes longer."""
         return max(program.exposed for program in self.programs)
+
+    @property
+    def sums_beside_weights(self) -> bool:
+        """Whether tensor groups sum gradients beside products that make weights' gradients."""
+        return any(program.sums_beside_weights for program in self.programs)
 
     def starts(self, strategy: Strategy) -> float:
         """Return the host's seconds for each member of a collective of a pass."""
@@ -84,7 +89,7 @@ def paced(
     factors: dict[int, float] = {}
     known: dict[int, Spent] = {}
     within = _collectives(graph, of) if pipelined else {}
-    beside, starts = _beside(graph, strategy) if pacing.exposed else {}, pacing.starts(strategy)
+    beside, starts = _beside(graph, strategy, pacing.sums_beside_weights) if pacing.exposed else {}, pacing.starts(strategy)
     tasks_of = graph.tasks
 
     waits = pacing.units and any(program.host_seconds == 0 for program in pacing.programs)  # the host is the device
@@ -160,13 +165,16 @@ def unit_message(task: Task) -> UnitMessage:
     return "scatter" if task.flops else "gather"
 
 
-def _beside(graph: TaskGraph, strategy: Strategy) -> dict[tuple[int, int], list[int]]:
-    """The collectives of weights and gradients by shares that go on in each pass, by pass and processor."""
+def _beside(graph: TaskGraph, strategy: Strategy, beside: bool) -> dict[tuple[int, int], list[int]]:
+    """The collectives that go on beside each pass, by pass and processor: of weights and gradients by shares; and, with
+    ``beside``, a tensor group's sums of gradients."""
     found: dict[tuple[int, int], list[int]] = {}
     shared = any(sync.zero > 1 for sync in strategy.syncs.values())
-    for number, (first, last) in enumerate(_ranges(graph)) if shared else ():
+    beside = beside and strategy.pipeline is not None
+    for number, (first, last) in enumerate(_ranges(graph)) if shared or beside else ():
         for task in graph.tasks[first:last]:
-            if task.kind is Kind.COLLECTIVE and of_weights(task):
+            summed = beside and task.topic.purpose is Purpose.GRADIENT and task.flops
+            if task.kind is Kind.COLLECTIVE and (summed or (shared and of_weights(task))):
                 for processor in task.processors:
                     found.setdefault((number, processor), []).append(task.number)
     return found

@@ -204,13 +204,16 @@ class PlanSums:
         together = table.read_together * arrives
         sums += np.stack([by_stage(reader, together), by_stage(source, together)], axis=1)
         hidden = by_stage(reader, np.where(crosses, 0.0, table.read_hidden))
+        program = tables.device.program
+        if program is not None and program.exposed:
+            seconds[:, 2] += program.exposed * by_stage(reader, np.where(crosses, 0.0, table.read_beside))
         if again.any():
             for backward, forward in ((2, 0), (3, 1), (5, 4)):
                 seconds[:, backward] += by_stage(everything, each[:, forward] * again)
             sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * (read_again & ~crosses))
             members[:, 1] += by_stage(reader, table.read_members[:, 0] * (read_again & ~crosses))
         anew = tables.brought_again(plan) & tables.read_kept & ~table.read_local & ~crosses & ~dropped[source] & ~again[reader]
-        sums[:, 1] += by_stage(reader, table.read_again * anew)
+        sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * anew)
         members[:, 1] += by_stage(reader, table.read_members[:, 0] * anew)
         kept, of_layer = self._kept(table, stage, again, dropped, crosses, anew, count)
         passing = np.zeros(count)

@@ -66,8 +66,8 @@ class NodeTable:
     tensor. ``read_bytes``, ``read_local``,
     ``read_seconds`` (reads, 2): for each read, with collectives' seconds forward and backward; for several reads of the same
     Rect, those of the first. ``read_members`` (reads, 2): the members of these collectives, 0 where there is none.
-    ``read_again``, ``read_hidden`` (reads): of these seconds, those of a tensor that is brought again for the backward pass, and
-    those that computing weights' gradients hides there, which ``read_seconds`` does not have. ``read_together``: seconds in which a
+    ``read_hidden`` (reads): seconds of these that computing weights' gradients hides in passes, which ``read_seconds`` does not
+    have. ``read_beside``: seconds of collectives that are beside it. ``read_together``: seconds in which a
     group puts together what it reads whole from another stage. ``read_rect``: a number shared by reads of the same Rect of a
     tensor. ``weight_elements``, ``weight_bytes``: for each parameter of each node; ``weight_holders``: how many of t x c x e
     devices have the same part of it."""
@@ -82,8 +82,8 @@ class NodeTable:
     read_rect: Array
     read_seconds: Array
     read_members: Array
-    read_again: Array
     read_hidden: Array
+    read_beside: Array
     read_together: Array
     weight_elements: Array
     weight_bytes: Array
@@ -246,7 +246,7 @@ class GraphTables:
         members = np.array([read.members for read in reads], np.int64)[cuts.reads]
         more = np.array([(read.beside, read.together) for read in reads], float).reshape(-1, 2)[cuts.reads]
         beside = np.bincount(number.reshape(-1), more[:, 0], len(first))[number.reshape(-1)]
-        hidden, again = np.minimum(seconds[:, 1], beside), np.maximum(seconds[:, 0] - beside, 0.0)
+        hidden, occupied = np.minimum(seconds[:, 1], beside), seconds[:, 1] * (beside > 0)
         members = members[:, None] * (seconds > 0)
         seconds[:, 1] -= hidden
         return NodeTable(
@@ -255,7 +255,7 @@ class GraphTables:
             np.array([work.saved for work in works], np.int64)[cuts.which],
             np.array([work.more for work in works], np.int64)[cuts.which], outputs[cuts.outputs],
             np.array([r.nbytes for r in reads], np.int64)[cuts.reads], np.array([r.local for r in reads], bool)[cuts.reads],
-            number.reshape(-1), seconds, members, again, hidden, more[:, 1],
+            number.reshape(-1), seconds, members, hidden, occupied, more[:, 1],
             *(np.ascontiguousarray(weights[:, i]) for i in range(3)),
         )
 

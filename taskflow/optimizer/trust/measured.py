@@ -1,8 +1,7 @@
 """MeasuredPlan: published figures of training steps, each with its source and its prediction; and whether predictions order plans
 as measurements do.
 
-Predictions are those of this version; a test predicts them again. Those of GPT are composed from one layer
-(benchmarks/layers_alone.py).
+Predictions are those of this version, priced as a search prices its plans; a test predicts them again.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ KORTHIKANTI = "Korthikanti et al. (arXiv 2205.05198), table 5"
 BLOOM = "BigScience, tr11-176B-ml, chronicles-prequel"
 TORCHTITAN = "torchtitan (arXiv 2410.06511), Llama 3.1 8B, not compiled, H100 of 500 W, 96 GB and 2.4 TB/s"
 NODE = 8  # devices, of all of these
-PROGRAMS = {VTRAIN: "deepspeed", BLOOM: "deepspeed", MEGATRON: "megatron", KORTHIKANTI: "megatron", TORCHTITAN: "torchtitan"}
+PROGRAMS = {VTRAIN: "deepspeed", BLOOM: "bigscience", MEGATRON: "megatron", KORTHIKANTI: "megatron", TORCHTITAN: "torchtitan"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +79,31 @@ def _bloom(plan: str, seconds: float, predicted: float, session: str = "topologi
 
 
 MEASURED = (
-    _v(64, 3072, 32, 30, 2048, 512, "t1 p1 d64 mb8 recompute=whole", 3.5665, 3.601),
-    _v(64, 3072, 32, 30, 2048, 512, "t2 nosp p1 d32 mb2 recompute=whole", 4.2642, 4.157),
-    _v(64, 3072, 32, 30, 2048, 512, "t1 p2 d32 mb2 recompute=whole", 4.0349, 4.19),
-    _v(64, 3072, 32, 30, 2048, 512, "t8 nosp p1 d8 mb8 recompute=whole", 5.178, 5.558),
-    _v(64, 3072, 32, 30, 2048, 512, "t16 nosp p1 d4 mb4 recompute=whole", 11.96, 12.72),
-    _v(512, 8192, 64, 48, 2048, 1536, "t4 nosp p4 d32 mb4 recompute=whole", 15.626, 15.58),
-    _v(512, 8192, 64, 48, 2048, 1536, "t4 nosp p8 d16 mb4 recompute=whole", 17.414, 16.23),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p2 d32 mb3 recompute=whole", 14.85, 15.75),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p4 d16 mb3 recompute=whole", 14.834, 15.94),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p8 d8 mb4 recompute=whole", 14.967, 16.58),
-    _v(512, 8192, 64, 48, 2048, 1536, "t2 nosp p8 d32 mb6 recompute=whole", 23.063, 21.17),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p8 d8 mb12 recompute=whole", 18, 19.83),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p16 d4 mb24 recompute=whole", 24.17, 27.26),
+    _v(64, 3072, 32, 30, 2048, 512, "t1 p1 d64 mb8 recompute=whole overlap=none", 3.5665, 3.601),
+    _v(64, 3072, 32, 30, 2048, 512, "t2 nosp p1 d32 mb2 recompute=whole overlap=none", 4.2642, 4.157),
+    _v(64, 3072, 32, 30, 2048, 512, "t1 p2 d32 mb2 recompute=whole overlap=none", 4.0349, 4.19),
+    _v(64, 3072, 32, 30, 2048, 512, "t8 nosp p1 d8 mb8 recompute=whole overlap=none", 5.178, 5.558),
+    _v(64, 3072, 32, 30, 2048, 512, "t16 nosp p1 d4 mb4 recompute=whole overlap=none", 11.96, 12.72),
+    _v(512, 8192, 64, 48, 2048, 1536, "t4 nosp p4 d32 mb4 recompute=whole overlap=none", 15.626, 15.58),
+    _v(512, 8192, 64, 48, 2048, 1536, "t4 nosp p8 d16 mb4 recompute=whole overlap=none", 17.414, 16.23),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p2 d32 mb3 recompute=whole overlap=none", 14.85, 15.75),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p4 d16 mb3 recompute=whole overlap=none", 14.834, 15.94),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p8 d8 mb4 recompute=whole overlap=none", 14.967, 16.58),
+    _v(512, 8192, 64, 48, 2048, 1536, "t2 nosp p8 d32 mb6 recompute=whole overlap=none", 23.063, 21.17),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p8 d8 mb12 recompute=whole overlap=none", 18, 19.83),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p16 d4 mb24 recompute=whole overlap=none", 24.17, 27.26),
     # 138 TFLOP/s a GPU
-    MeasuredPlan(MEGATRON, "a100", 512, 8192, 64, 48, 2048, 1536, "t8 nosp p2 d32 mb4 recompute=whole", 14.45, 13.80),
+    MeasuredPlan(MEGATRON, "a100", 512, 8192, 64, 48, 2048, 1536, "t8 nosp p2 d32 mb4 recompute=whole overlap=none", 14.45, 13.80),
     MeasuredPlan(KORTHIKANTI, "a100", 8, 6144, 64, 48, 2048, 4, "t8 nosp p1 d1 mb4 recompute=whole", 1.42, 1.380),
-    _bloom("t8 nosp p12 d4 mb4 recompute=whole", 117.07, 114.7),
-    _bloom("t8 nosp p6 d8 mb4 recompute=whole", 114.11, 108.2),
-    _bloom("t4 nosp p12 d8 mb2 recompute=whole", 110.48, 110.4),
-    _bloom("t2 nosp p12 d16 mb2 recompute=whole", 112.50, 112.2),
+    _bloom("t8 nosp p12 d4 mb4 recompute=whole overlap=none", 117.07, 114.7),
+    _bloom("t8 nosp p6 d8 mb4 recompute=whole overlap=none", 114.11, 108.2),
+    _bloom("t4 nosp p12 d8 mb2 recompute=whole overlap=none", 110.48, 110.4),
+    _bloom("t2 nosp p12 d16 mb2 recompute=whole overlap=none", 112.50, 112.2),
     # The first of these with other micro-batches, on another day.
-    _bloom("t8 nosp p12 d4 mb1 recompute=whole", 143.31, 124, "micro-batches"),
-    _bloom("t8 nosp p12 d4 mb2 recompute=whole", 134.02, 116.1, "micro-batches"),
-    _bloom("t8 nosp p12 d4 mb4 recompute=whole", 123.69, 114.7, "micro-batches"),
-    _bloom("t8 nosp p12 d4 mb8 recompute=whole", 129.26, 119.7, "micro-batches"),
+    _bloom("t8 nosp p12 d4 mb1 recompute=whole overlap=none", 143.31, 124, "micro-batches"),
+    _bloom("t8 nosp p12 d4 mb2 recompute=whole overlap=none", 134.02, 116.1, "micro-batches"),
+    _bloom("t8 nosp p12 d4 mb4 recompute=whole overlap=none", 123.69, 114.7, "micro-batches"),
+    _bloom("t8 nosp p12 d4 mb8 recompute=whole overlap=none", 129.26, 119.7, "micro-batches"),
     MeasuredPlan(
         TORCHTITAN, "h100", 8, 4096, 32, 32, 8192, 16, "d8 mb2 zero3 recompute=alternate", 2.8435, 2.708, 128_256, "", "Llama",
         8.03e9,

@@ -16,7 +16,7 @@ from taskflow.tasks import Task
 from taskflow.tasks.lower import NotAlikeError
 
 Array = np.ndarray  # type: ignore[type-arg]
-SECOND, THIRD, LAST = 1, 2, 3  # of the layers that are kept; the first is 0
+FIRST, SECOND, THIRD, LAST = 0, 1, 2, 3  # of the layers that are kept
 NONE = -1  # no task
 
 
@@ -166,11 +166,14 @@ def _verify(
     tasks: TaskPlaces, which: Array, others: TaskPlaces, befores: Array, kept: Array, of: Array, together: Array
 ) -> None:
     """Raise NotAlikeError unless layers wait for the next ones only, and the second and the third for the same."""
-    if (together & (abs(kept - of) == THIRD)).any():
+    far, size = together & (abs(kept - of) == THIRD), len(others.label)
+    # But all of them may wait for the first one, as sums of gradients do that begin when the last backward pass has ended.
+    of_seconds = together & (kept == SECOND) & (of == FIRST)
+    for_first = np.isin(which * size + befores, tasks.twin[which[of_seconds]] * size + befores[of_seconds])
+    if (far & ~(for_first & (of == FIRST))).any():
         raise NotAlikeError("layers wait for others than the next")
     if (~together & (kept == THIRD) & (of == THIRD)).any():
         raise NotAlikeError("layers of one group wait for those of another")
-    size = len(others.label)
 
     def same(second: Array, third: Array, map_task: bool, map_before: bool) -> None:
         task = tasks.twin[which[second]] if map_task else which[second]
