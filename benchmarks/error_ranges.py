@@ -19,7 +19,7 @@ from statistics import mean, median
 from typing import Any
 
 import click
-from measured_elsewhere import by_layers, rows_of
+from measured_elsewhere import priced, rows_of
 from measured_steps import MOST_NODES, Predicted, predicted_groups
 from own_runs import as_run, errors_width
 from rich.console import Console
@@ -71,7 +71,7 @@ def steps_of(data: Path) -> Iterator[Step]:
         one = next(one for one in MEASURED if one.source == VTRAIN)
         of = replace(
             one, devices=row.gpus, hidden=row.hidden, heads=row.heads, layers=row.layers, sequence=row.sequence, batch=row.batch,
-            plan=row.plan, seconds=row.seconds, predicted=by_layers(row),
+            plan=row.plan, seconds=row.seconds, predicted=priced(row),
         )
         yield Step(VTRAIN, "a100", "deepspeed", of.features, of.seconds, of.predicted)
     for one in MEASURED:

@@ -97,7 +97,7 @@ class OtherHalf:
     """The other half of a backward task that computes only the gradients of inputs or only those of weights.
 
     ``wanted``: the inputs whose gradients both halves together compute. ``nbytes``: bytes of the gradients that this half does
-    not compute.
+    not compute, and of what it does not read.
     """
 
     wanted: tuple[bool, ...]

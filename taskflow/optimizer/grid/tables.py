@@ -29,8 +29,8 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True, slots=True)
 class GroupTransfer:
     """A tensor of ``nbytes`` that a device reads. ``forward``, ``backward``: seconds of collectives within the group, each among
-    ``members``; ``local``: the device already has it in the form in which it is read. ``together``: seconds in which a group puts it
-    together that reads it whole in another stage; ``beside``: seconds of computing weights' gradients, beside which it sums the
+    ``members``; ``local``: the device already has it in the form in which it is read. ``together``: seconds in which a group puts
+    it together that reads it whole in another stage; ``beside``: seconds of computing weights' gradients, beside which it sums the
     tensor's."""
 
     nbytes: int
@@ -297,14 +297,21 @@ class GraphTables:
             one = self._summed_back(one, group[0]) if one.local and summed else one
             if group[0] > 1 and rect == there and prod(from_) * group[0] <= count * devices:
                 one = replace(one, together=self.collective_seconds(range(group[0]), one.nbytes, 1))
-            if wanted and self.device.sums_beside_weights and _gives_partial(node, own, tensor.index, from_) and node.operator.splits_backward:
-                one = replace(one, beside=seconds[2] / 2)
+            given = wanted and _gives_partial(node, own, tensor.index, from_)
+            if given and self.device.sums_beside_weights and node.operator.splits_backward:
+                one = replace(one, beside=self._of_weights(node, last, count > 1))
             found.append(one)
         return _PieceWork(
             seconds, alone, tuple(r.volume * x.dtype.itemsize for r, x in zip(writes, node.outputs)),
             sum(spec.nbytes for spec in node.operator.saves(node.specs, first)), self._kept_more(node, first, group[0]), weights,
             tuple(found), tuple(reads.inputs),
         )
+
+    def _of_weights(self, node: Node, piece: Rect, several: bool) -> float:
+        """Seconds of the device for the gradients of a piece's weights alone."""
+        apart = (False,) * len(node.inputs)
+        plain, summed = (self.piece_seconds(node, piece, apart, adds)[2] for adds in (False, several))
+        return summed - plain / 2
 
     def _kept_more(self, node: Node, piece: Rect, tensor: int) -> int:
         """Bytes that the program that drives the device keeps of a piece beyond what its forward task saves."""

@@ -65,18 +65,18 @@ def _group(
 
 
 OF_FILES: tuple[MeasuredGroup, ...] = (
-    _group(SIMUMAX, "b200", "megatron", "replicas", 12, ((1.24e10, 1, 1, 1, 4096), (1.24e10, 8, 2, 4, 4096)), -0.054, 0.027),
+    _group(SIMUMAX, "b200", "megatron", "replicas", 12, ((1.24e10, 1, 1, 1, 4096), (1.24e10, 8, 2, 4, 4096)), -0.036, 0.042),
     _group(LLM_FOUNDRY, "h100", "fsdp", "replicas", 7, ((1.31e9, 1, 1, 8, 4096), (1.28e10, 1, 1, 512, 65536)), -0.035, 0.096),
     _group(FMS, "a100", "fsdp-compiled", "replicas", 2, ((6.74e9, 1, 1, 128, 8192), (6.90e10, 1, 1, 128, 8192)), -0.013, -0.004),
     _group(LLM_FOUNDRY, "a100", "fsdp", "replicas", 4, ((6.65e9, 1, 1, 8, 4096), (6.48e10, 1, 1, 64, 24576)), -0.048, 0.021),
-    _group(LAYOUTS, "a100", "aleph-alpha", "replicas", 40, ((1.40e10, 1, 1, 8, 2048), (3.38e10, 8, 1, 64, 16384)), -0.084, 0.068),
-    _group(LAYOUTS, "a100", "aleph-alpha", "stages", 79, ((1.40e10, 1, 2, 2, 2048), (3.38e10, 8, 4, 32, 16384)), -0.054, 0.076),
-    _group(ULTRASCALE, "h100", "nanotron", "replicas", 157, ((1.34e9, 1, 1, 1, 4096), (8.86e9, 8, 8, 256, 65536)), -0.119, 0.161),
-    _group(ULTRASCALE, "h100", "nanotron", "stages", 299, ((1.34e9, 1, 2, 1, 4096), (8.00e10, 8, 32, 128, 131072)), -0.192, 0.209),
-    _group(ULTRASCALE, "h100", "nanotron", "layers", 122, ((1.34e9, 16, 1, 1, 4096), (8.00e10, 32, 8, 16, 524288)), -0.050, 1.129),
-    _group(VTRAIN, "a100", "deepspeed", "replicas", 18, ((3.55e9, 1, 1, 8, 4096), (3.55e9, 8, 1, 64, 131072)), -0.057, 0.244),
-    _group(VTRAIN, "a100", "deepspeed", "stages", 50, ((3.55e9, 1, 2, 4, 4096), (3.91e10, 8, 16, 32, 49152)), -0.102, 0.123),
-    _group(VTRAIN, "a100", "deepspeed", "layers", 5, ((3.55e9, 16, 1, 4, 4096), (3.55e9, 16, 1, 4, 65536)), -0.096, -0.039),
+    _group(LAYOUTS, "a100", "aleph-alpha", "replicas", 40, ((1.40e10, 1, 1, 8, 2048), (3.38e10, 8, 1, 64, 16384)), -0.072, 0.072),
+    _group(LAYOUTS, "a100", "aleph-alpha", "stages", 79, ((1.40e10, 1, 2, 2, 2048), (3.38e10, 8, 4, 32, 16384)), -0.048, 0.109),
+    _group(ULTRASCALE, "h100", "nanotron", "replicas", 157, ((1.34e9, 1, 1, 1, 4096), (8.86e9, 8, 8, 256, 65536)), -0.111, 0.161),
+    _group(ULTRASCALE, "h100", "nanotron", "stages", 299, ((1.34e9, 1, 2, 1, 4096), (8.00e10, 8, 32, 128, 131072)), -0.189, 0.210),
+    _group(ULTRASCALE, "h100", "nanotron", "layers", 122, ((1.34e9, 16, 1, 1, 4096), (8.00e10, 32, 8, 16, 524288)), -0.059, 1.126),
+    _group(VTRAIN, "a100", "deepspeed", "replicas", 18, ((3.55e9, 1, 1, 8, 4096), (3.55e9, 8, 1, 64, 131072)), 0.008, 0.307),
+    _group(VTRAIN, "a100", "deepspeed", "stages", 50, ((3.55e9, 1, 2, 4, 4096), (3.91e10, 8, 16, 32, 49152)), -0.031, 0.184),
+    _group(VTRAIN, "a100", "deepspeed", "layers", 5, ((3.55e9, 16, 1, 4, 4096), (3.55e9, 16, 1, 4, 65536)), -0.063, -0.001),
 )
 """Of files that are not part of taskflow: of steps that did not stall, on up to 256 GPUs of nanotron's."""
 

@@ -289,7 +289,8 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
             inputs if reads_inputs else (None,) * len(inputs),
             weights if reads_weights else (None,) * len(weights),
             outputs if keeps.outputs else (None,) * len(outputs),
-            saved, grads, grad_inputs, grad_weights, None if half is Gives.ALL else _other_half(state, piece, half),
+            saved, grads, grad_inputs, grad_weights,
+            None if half is Gives.ALL else _other_half(state, piece, half, reads_inputs, reads_weights),
         ),
         [emit.whole(b) for b in used],
         [emit.whole(t.buffer) for t in targets],
@@ -320,12 +321,17 @@ def _wanted(state: Lowering, piece: Piece) -> tuple[bool, ...]:
     return tuple((t.node, t.index) in state.needs_gradient for t in piece.node.inputs)
 
 
-def _other_half(state: Lowering, piece: Piece, half: Gives) -> OtherHalf:
+def _other_half(state: Lowering, piece: Piece, half: Gives, reads_inputs: bool, reads_weights: bool) -> OtherHalf:
     node, (inputs, weights) = piece.node, (piece.reads.inputs, piece.reads.weights)
+    keeps = node.operator.keeps(node.specs)
     if half is Gives.INPUTS:
         missing = sum(r.volume * sums_in(p.spec.dtype).itemsize for p, r in zip(node.parameters, weights))
     else:
         missing = sum(r.volume * t.dtype.itemsize for t, r, w in zip(node.inputs, inputs, _wanted(state, piece)) if w)
+    if keeps.inputs and not reads_inputs:
+        missing += sum(r.volume * t.dtype.itemsize for t, r in zip(node.inputs, inputs))
+    if keeps.weights and not reads_weights:
+        missing += sum(r.volume * p.spec.dtype.itemsize for p, r in zip(node.parameters, weights))
     return OtherHalf(_wanted(state, piece), missing)
 
 

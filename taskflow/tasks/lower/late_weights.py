@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from taskflow.tasks.lower.part_turns import Divided, shared
+from taskflow.operators.operator import Soap
+from taskflow.tasks.lower.part_turns import Divided
 from taskflow.tasks.lower.state import Lowering
 
 LateWeights = Mapping[int, tuple[int, ...]]
@@ -21,12 +22,13 @@ own come later."""
 def late_weights(state: Lowering, stage: Sequence[Divided]) -> LateWeights:
     """Return the operators of a stage that have gradients of their weights after those of what they read."""
     by_tensor: dict[tuple[int, int], list[int]] = {}
-    for at, (node, by_micro_batch) in enumerate(stage):
+    for at, (node, _) in enumerate(stage):
         if not node.operator.splits_backward or node.operator.frozen or node.number not in state.active or not node.parameters:
             continue
         tensor = node.inputs[0]
         key = tensor.node, tensor.index
-        if key in state.needs_gradient and shared(next((some for some in by_micro_batch if some), []), 0):
+        degrees = state.strategy[node.name].degrees
+        if key in state.needs_gradient and any(k > 1 and dim.soap is Soap.PARAMETER for k, dim in zip(degrees, node.dims)):
             by_tensor.setdefault(key, []).append(at)
     found: dict[int, tuple[int, ...]] = {}
     for places in by_tensor.values():  # the backward pass comes to the first one last

@@ -133,9 +133,9 @@ def lower(
     persistent buffers that are neither parameters nor lasting (the state carried between steps). ``wanted`` (without a rule):
     only what these tensors need is run, and only they are copied to processor 0. ``shared``: the result of `cut_graph`, if it
     is known. ``scaled``: the loss has a scale, so that each processor is told whether some gradient has overflowed (see
-    `FACTOR`). ``part`` (of a training step): only that part is lowered. ``sums_beside_weights``: in passes, a tensor group sums
-    gradients of what products read while those of weights are computed (`late_weights`). ``checkpoint``: called for each operator, pass and
-    bundle of weights, since lowering may take seconds; an exception that it raises ends the lowering.
+    `FACTOR`). ``part`` (of a training step): only that part is lowered. ``sums_beside_weights``: in passes, a tensor group
+    sums gradients of what products read while those of weights are computed (`late_weights`). ``checkpoint``: called for each
+    operator, pass and bundle of weights, since lowering may take seconds; an exception that it raises ends the lowering.
 
     Raises ValueError that names the operator if the strategy does not fit the graph, or for a ``clip_norm`` that is not above
     0; NotAlikeError if it cannot be lowered in part.

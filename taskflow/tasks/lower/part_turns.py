@@ -66,7 +66,7 @@ def part_turns(state: Lowering, stage: Sequence[Divided], pipeline: Pipeline, wh
             away = _exchanged(sample[at], index, sample[source], tensor)
             if away:
                 ahead.add(at)
-            if tensor.spec.differentiable and (away or shared(sample[at], index)):
+            if tensor.spec.differentiable and (away or _shared(sample[at], index)):
                 back.add(source)
     places = range(len(stage))
     return PartTurns(_divided(places, ahead, together), _divided(places[::-1], back, together), pieces)
@@ -109,7 +109,7 @@ def _exchanged(readers: Sequence[Piece], index: int, writers: Sequence[Piece], t
     return False
 
 
-def shared(readers: Sequence[Piece], index: int) -> bool:
+def _shared(readers: Sequence[Piece], index: int) -> bool:
     """True if several processors read the same, so that their gradients are added."""
     if not readers:
         return False

@@ -196,7 +196,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_the_predictions_of_measured_plans_are_those_of_today(elsewhere: ModuleType) -> None:
     for one in MEASURED[::2]:
-        assert elsewhere.by_layers(elsewhere.row_of(one)) == pytest.approx(one.predicted, rel=0.002), one
+        assert elsewhere.priced(elsewhere.row_of(one)) == pytest.approx(one.predicted, rel=0.002), one
 
 
 def test_the_fastest_of_plans_measured_together_is_predicted_to_be_fastest() -> None:
