@@ -111,7 +111,7 @@ class Device:
     @property
     def sums_beside_weights(self) -> bool:
         """Whether its program has tensor groups sum gradients beside products that make weights' gradients."""
-        return self.program is not None and self.program.sums_beside_weights
+        return self.program is not None and self.program.sums_beside_weights > 0
 
     @property
     def update_times(self) -> float:

@@ -75,8 +75,7 @@ class TrainingProgram:
     )
     exposed: float = _figure(
         Annotated[float, Meta(ge=0, le=1)],
-        "Part of gathers of weights and sums of gradients in a pass, and of a tensor group's sums beside products that make "
-        "weights' gradients, by which computing beside takes longer.",
+        "Part of gathers of weights and sums of gradients in a pass by which computing beside takes longer.",
     )
     reserved_bytes: int = _figure(Whole, "Memory that no array of a step gets: context, communication, fragmentation.", 0)
     gradient_bytes: int = _figure(Whole, "Of each sum of gradients; 0: float32 for 16-bit weights.", 0)
@@ -87,11 +86,10 @@ class TrainingProgram:
     adds_to_zeros: bool = _figure(
         bool, "Whether the first micro-batch's gradients of weights are added to zeros, not written.", False
     )
-    sums_beside_weights: bool = _figure(
-        bool,
-        "Whether a tensor group sums the gradients of what products read while the gradients of these products' weights are "
-        "computed.",
-        False,
+    sums_beside_weights: float = _figure(
+        Annotated[float, Meta(ge=0, le=1)],
+        "Part of a tensor group's sums of gradients of what products read that is hidden while the gradients of these products' "
+        "weights are computed; by the rest computing takes longer. Without it: sums come after both.",
     )
     full_times: float = _figure(
         Annotated[float, Meta(ge=1)],

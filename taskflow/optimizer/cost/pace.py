@@ -61,13 +61,13 @@ class Pacing:
 
     @property
     def exposed(self) -> float:
-        """Part of collectives beside a pass by which it takes longer."""
+        """Part of collectives of weights and gradients by which a pass takes longer."""
         return max(program.exposed for program in self.programs)
 
     @property
-    def sums_beside_weights(self) -> bool:
-        """Whether tensor groups sum gradients beside products that make weights' gradients."""
-        return any(program.sums_beside_weights for program in self.programs)
+    def hidden_sums(self) -> float:
+        """Part of a tensor group's sums of gradients that is behind products of weights; by the rest a pass takes longer."""
+        return min(program.sums_beside_weights for program in self.programs)
 
     def starts(self, strategy: Strategy) -> float:
         """Return the host's seconds for each member of a collective of a pass."""
@@ -89,7 +89,8 @@ def paced(
     factors: dict[int, float] = {}
     known: dict[int, Spent] = {}
     within = _collectives(graph, of) if pipelined else {}
-    beside, starts = _beside(graph, strategy, pacing.sums_beside_weights) if pacing.exposed else {}, pacing.starts(strategy)
+    beside, starts = _beside(graph, strategy) if pacing.exposed else {}, pacing.starts(strategy)
+    summed = _sums_beside(graph) if pipelined and pacing.hidden_sums else {}
     tasks_of = graph.tasks
 
     waits = pacing.units and any(program.host_seconds == 0 for program in pacing.programs)  # the host is the device
@@ -104,10 +105,11 @@ def paced(
         alone = sum(s.seconds * times[task] for task, s in both)
         host += hosts.get(key, 0.0)
         if alone > 0:
-            some = within.get(number, ())
+            some, behind = within.get(number, ()), summed.get(key, ())
             host += starts * sum(len(tasks_of[n].processors) * times[n] for n in some if not of_weights(tasks_of[n]))
-            took = max(device, host - seconds_of(some)) if pipelined else max(alone, host)
-            exposed = pacing.exposed * seconds_of(beside.get(key, ()))
+            waited = [n for n in some if n not in behind]  # for what goes on behind computing the host gets no further ahead
+            took = max(device, host - seconds_of(waited)) if pipelined else max(alone, host)
+            exposed = pacing.exposed * seconds_of(beside.get(key, ())) + (1 - pacing.hidden_sums) * seconds_of(behind)
             factor = (took + exposed + sum(map(pacing.waits, sizes))) / alone
             for task, one in both:
                 factors[task], known[task] = factor, one
@@ -165,16 +167,24 @@ def unit_message(task: Task) -> UnitMessage:
     return "scatter" if task.flops else "gather"
 
 
-def _beside(graph: TaskGraph, strategy: Strategy, beside: bool) -> dict[tuple[int, int], list[int]]:
-    """The collectives that go on beside each pass, by pass and processor: of weights and gradients by shares; and, with
-    ``beside``, a tensor group's sums of gradients."""
+def _sums_beside(graph: TaskGraph) -> dict[tuple[int, int], list[int]]:
+    """The sums of gradients that tensor groups take in each pass, by pass and processor."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for number, (first, last) in enumerate(_ranges(graph)):
+        for task in graph.tasks[first:last]:
+            if task.kind is Kind.COLLECTIVE and task.topic.purpose is Purpose.GRADIENT and task.flops:
+                for processor in task.processors:
+                    found.setdefault((number, processor), []).append(task.number)
+    return found
+
+
+def _beside(graph: TaskGraph, strategy: Strategy) -> dict[tuple[int, int], list[int]]:
+    """The collectives of weights and gradients by shares that go on in each pass, by pass and processor."""
     found: dict[tuple[int, int], list[int]] = {}
     shared = any(sync.zero > 1 for sync in strategy.syncs.values())
-    beside = beside and strategy.pipeline is not None
-    for number, (first, last) in enumerate(_ranges(graph)) if shared or beside else ():
+    for number, (first, last) in enumerate(_ranges(graph)) if shared else ():
         for task in graph.tasks[first:last]:
-            summed = beside and task.topic.purpose is Purpose.GRADIENT and task.flops
-            if task.kind is Kind.COLLECTIVE and (summed or (shared and of_weights(task))):
+            if task.kind is Kind.COLLECTIVE and of_weights(task):
                 for processor in task.processors:
                     found.setdefault((number, processor), []).append(task.number)
     return found

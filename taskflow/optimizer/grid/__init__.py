@@ -23,4 +23,3 @@ from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, varied
 from taskflow.optimizer.grid.recompute_to_fit import fit, fitted
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
-from taskflow.optimizer.grid.weight_groups import WeightGroups

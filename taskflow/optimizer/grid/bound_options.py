@@ -10,7 +10,7 @@ import numpy as np
 from taskflow.mapper import HybridPlan, node_size
 from taskflow.optimizer.grid.bound_program import LayerKinds
 from taskflow.optimizer.grid.bound_work import LayerWork, LayerWorks
-from taskflow.optimizer.grid.tables import Array
+from taskflow.optimizer.grid.node_table import Array
 from taskflow.optimizer.grid.weight_groups import WeightGroups
 
 FINE = 1e10  # parts of a second, to which seconds that differ by rounding alone are made equal

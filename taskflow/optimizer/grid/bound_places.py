@@ -15,7 +15,7 @@ import numpy as np
 
 from taskflow.mapper import HybridPlan, PassKind, PipelineSchedule, rank_passes
 from taskflow.optimizer.grid.memory import MOST_ROUNDS
-from taskflow.optimizer.grid.tables import Array
+from taskflow.optimizer.grid.node_table import Array
 
 
 @dataclass(frozen=True, eq=False, slots=True)

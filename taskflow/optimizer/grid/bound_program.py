@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taskflow.optimizer.grid.bound_places import LayerPlaces
-from taskflow.optimizer.grid.tables import Array
+from taskflow.optimizer.grid.node_table import Array
 
 LACKS = 1e3  # times ``scale`` that a step would take if it needed all of the memory once more
 EVERY = 25  # exchanges of the basis, after which it is worked out anew, and the bound

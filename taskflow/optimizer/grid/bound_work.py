@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from taskflow.mapper import HybridPlan, sample_dim, samples
+from taskflow.optimizer.grid.node_table import Array, NodeTable
 from taskflow.optimizer.grid.stages import PlanSums
-from taskflow.optimizer.grid.tables import Array, NodeTable, corner
+from taskflow.optimizer.grid.tables import corner
 from taskflow.tasks.lower import gradient_flow
 
 

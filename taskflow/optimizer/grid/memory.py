@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from taskflow.mapper import HybridPlan, PassKind, PipelineSchedule, rank_passes
+from taskflow.optimizer.grid.node_table import Array
 from taskflow.optimizer.grid.stages import PlanSums
-from taskflow.optimizer.grid.tables import Array
 
 MARGIN = 0.25
 """Plans are dropped whose estimate exceeds a device's memory by this share. Of 77 random plans of three tiny networks on four

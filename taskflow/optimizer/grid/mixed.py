@@ -22,11 +22,12 @@ from taskflow.optimizer.grid.grid import PlanGrid
 from taskflow.optimizer.grid.memory import PlanMemory
 from taskflow.optimizer.grid.mixed_price import MixedPrices, of_replica, unlike
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
+from taskflow.optimizer.grid.node_table import Array
 from taskflow.optimizer.grid.places import Places, PlacesOf
 from taskflow.optimizer.grid.plans import PlanAxes, powers
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans
 from taskflow.optimizer.grid.stages import PlanSums
-from taskflow.optimizer.grid.tables import Array, GraphTables
+from taskflow.optimizer.grid.tables import GraphTables
 from taskflow.optimizer.space import kinds_of, unequal
 from taskflow.rules import UpdateRule
 

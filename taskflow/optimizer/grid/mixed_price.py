@@ -10,12 +10,12 @@ import numpy as np
 from taskflow.machine import Cluster
 from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.memory import PlanMemory, rank_memories
+from taskflow.optimizer.grid.node_table import Array
 from taskflow.optimizer.grid.passes import long_passes_seconds
 from taskflow.optimizer.grid.places import Places, PlacesOf
 from taskflow.optimizer.grid.price import begun_sooner
 from taskflow.optimizer.grid.sharded import ShardedPasses
 from taskflow.optimizer.grid.stages import PlanSums
-from taskflow.optimizer.grid.tables import Array
 from taskflow.optimizer.grid.weight_groups import WeightGroups
 
 

@@ -28,9 +28,9 @@ from taskflow.optimizer.grid.bound_options import delays, layer_kinds, pass_seco
 from taskflow.optimizer.grid.bound_places import Kind, ScheduleKind, kind_of, kinds_of, places_of
 from taskflow.optimizer.grid.bound_program import LeastProgram
 from taskflow.optimizer.grid.bound_work import LayerWorks
+from taskflow.optimizer.grid.node_table import Array
 from taskflow.optimizer.grid.plans import powers
 from taskflow.optimizer.grid.stages import PlanSums
-from taskflow.optimizer.grid.tables import Array
 
 MANY = 1e3
 """Times the dearest byte that recomputation saves: at this price a rank that lacks memory takes longer than any plan."""

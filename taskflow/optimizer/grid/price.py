@@ -16,10 +16,10 @@ import numpy as np
 from taskflow.machine import collective
 from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.memory import bytes_in_program
+from taskflow.optimizer.grid.node_table import Array
 from taskflow.optimizer.grid.passes import long_passes_seconds
 from taskflow.optimizer.grid.sharded import ShardedPasses
 from taskflow.optimizer.grid.stages import PlanSums
-from taskflow.optimizer.grid.tables import Array
 from taskflow.optimizer.grid.weight_groups import WeightGroups
 
 NEARLY_FULL = 0.9

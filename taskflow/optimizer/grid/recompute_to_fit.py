@@ -20,9 +20,9 @@ from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.dealing import in_stages
 from taskflow.optimizer.grid.memory import kept_at_once, memory_of_plan, rank_memories
 from taskflow.optimizer.grid.neighbours import layers_of_stages
+from taskflow.optimizer.grid.node_table import Array
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.grid.stages import PlanSums, StageSums
-from taskflow.optimizer.grid.tables import Array
 
 LIMIT = 0.9  # of the memory; closed forms leave out most short-lived arrays
 Counts = tuple[tuple[int, ...], ...]  # by stage of a rank, how many layers have each level

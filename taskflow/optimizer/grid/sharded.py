@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from taskflow.mapper import HybridPlan, blocks_of
+from taskflow.optimizer.grid.node_table import Array
 from taskflow.optimizer.grid.shortened import GraphLists, Run, Walk, WalkMaker, shortened
 from taskflow.optimizer.grid.stages import PlanSums
-from taskflow.optimizer.grid.tables import Array
 from taskflow.optimizer.grid.walk_tasks import Travel, Travels, Walked, WalkShape, WalkTasks, listed
 from taskflow.optimizer.grid.weight_groups import WeightGroups
 

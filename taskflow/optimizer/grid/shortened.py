@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taskflow.mapper import blocks_of
-from taskflow.optimizer.grid.tables import Array, GraphTables
+from taskflow.optimizer.grid.node_table import Array
+from taskflow.optimizer.grid.tables import GraphTables
 from taskflow.tasks.lower import AHEAD
 
 KEPT = 3  # of the blocks of layers that are alike

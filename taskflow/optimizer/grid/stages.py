@@ -22,8 +22,9 @@ from taskflow.mapper import (
     summed_last,
 )
 from taskflow.optimizer.cost import gradient_width
+from taskflow.optimizer.grid.node_table import Array, NodeTable
 from taskflow.optimizer.grid.plans import PlanAxes
-from taskflow.optimizer.grid.tables import Array, GraphTables, NodeTable
+from taskflow.optimizer.grid.tables import GraphTables
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import runs_again
 
@@ -205,8 +206,8 @@ class PlanSums:
         sums += np.stack([by_stage(reader, together), by_stage(source, together)], axis=1)
         hidden = by_stage(reader, np.where(crosses, 0.0, table.read_hidden))
         program = tables.device.program
-        if program is not None and program.exposed:
-            seconds[:, 2] += program.exposed * by_stage(reader, np.where(crosses, 0.0, table.read_beside))
+        if program is not None and program.sums_beside_weights:
+            seconds[:, 2] += (1 - program.sums_beside_weights) * by_stage(reader, np.where(crosses, 0.0, table.read_beside))
         if again.any():
             for backward, forward in ((2, 0), (3, 1), (5, 4)):
                 seconds[:, backward] += by_stage(everything, each[:, forward] * again)

@@ -35,7 +35,7 @@ def machine(devices: int = DEVICES, **figures: object) -> Cluster:
     of = load_machine("h100", devices)
     (kind,) = of.kinds
     assert kind.program is not None
-    plain = replace(kind.program, sums_beside_weights=False, exposed=0.0, gradient_bytes=0, host_seconds=1e-7)
+    plain = replace(kind.program, sums_beside_weights=0.0, exposed=0.0, gradient_bytes=0, host_seconds=1e-7)
     return replace(of, kinds=(replace(kind, program=replace(plain, **figures)),))  # type: ignore[arg-type]
 
 
@@ -57,7 +57,7 @@ def folded(monkeypatch: pytest.MonkeyPatch) -> None:
     "t8 mb4", "t8 nosp mb4", "t4 d2 mb2", "t4 nosp p2 mb2", "t2 p2 d2 mb1 recompute=full", "t8 mb2 zero3",
 ])
 def test_price_and_step_are_shorter_by_as_much(text: str) -> None:
-    (price, seconds), (hidden_price, hidden) = both(text, machine()), both(text, machine(sums_beside_weights=True))
+    (price, seconds), (hidden_price, hidden) = both(text, machine()), both(text, machine(sums_beside_weights=1.0))
     assert hidden < 0.99 * seconds and hidden_price < 0.99 * price
     assert price - hidden_price == pytest.approx(seconds - hidden, rel=0.25)
     assert hidden_price == pytest.approx(hidden, rel=0.05)
@@ -67,7 +67,7 @@ def test_what_computing_beside_takes_longer_is_added() -> None:
     text = "t8 nosp mb4"
     plain, hidden, half = (
         both(text, machine(**figures))
-        for figures in ({}, {"sums_beside_weights": True}, {"sums_beside_weights": True, "exposed": 0.5})
+        for figures in ({}, {"sums_beside_weights": 1.0}, {"sums_beside_weights": 0.5})
     )
     for without, all_of_it, a_half in zip(plain, hidden, half):
         assert all_of_it < a_half < without
@@ -78,11 +78,11 @@ def test_what_computing_beside_takes_longer_is_added() -> None:
 @pytest.mark.parametrize("text", ["t8 nosp", "d8", "p8 mb1"])
 def test_a_step_without_passes_or_groups_stays(text: str) -> None:
     """A single micro-batch on one stage is no pass, and what no group shares has no sums."""
-    assert both(text, machine()) == both(text, machine(sums_beside_weights=True))
+    assert both(text, machine()) == both(text, machine(sums_beside_weights=1.0))
 
 
 def test_weights_of_products_of_one_tensor_come_after_the_last_of_them() -> None:
-    graph, of = network(), machine(sums_beside_weights=True)
+    graph, of = network(), machine(sums_beside_weights=1.0)
     evaluator = make_evaluator(graph, of, rule=RULE)
     tasks = list(evaluator.lowered(map_graph(HybridParallel("t8 nosp mb8"), graph, of)))
     back = [t for t in tasks if t.kind is Kind.BACKWARD and t.processor == 0 and t.topic.name.startswith("layers.1.self_attn.")]
