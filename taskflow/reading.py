@@ -177,6 +177,18 @@ def read_as(form: type[T], content: Any, where: str) -> T:
     raise ValueError(": ".join([where, *([named(place)] if place else []), reason]))
 
 
+def read_format(form: type[T], content: Any, where: str, what: str) -> T:
+    """Convert ``content`` as `read_as` does, if it has the ``format`` and the ``version`` that the form has. ``what``: the expected
+    kind of file ("a machine file")."""
+    kinds = get_type_hints(form)
+    (named,), (version,) = get_args(kinds["format"]), get_args(kinds["version"])
+    if not isinstance(content, dict) or content.get("format") != named:
+        raise ValueError(f"{where}: not {what} (its format must be {named!r})")
+    if content.get("version") != version:
+        raise ValueError(f"{where}: version {content.get('version')!r} of the format; this taskflow reads {version}")
+    return read_as(form, content, where)
+
+
 @cache
 def form_of(kind: Any) -> Any:
     """Return the form that a file has for a type of ours: of a frozen dataclass an `Entry` with the same fields, of a tuple a list.

@@ -1,6 +1,6 @@
 """Machine: the processors that run tasks, and the links that carry copies between them.
 
-``parts.py`` defines both, and ``topology.py`` the routes. ``cluster.py`` is a machine of nodes, ``format.py`` its file and
+``parts.py`` defines both, and ``topology.py`` the routes. ``cluster.py`` is a machine of nodes, ``machine_file.py`` its file and
 ``presets.py`` those that come along. ``collectives.py`` prices collectives: those of a library that uses all links, or else
 those of ``ring.py``, which go around one ring, with the bytes that each member of a ring sends.
 """

@@ -17,10 +17,8 @@ from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.machine.timed import Timed, TimedPoint
 from taskflow.machine.torus import Slice, Torus
 from taskflow.programs import ProgramEntry, program_entry, program_of
-from taskflow.reading import Count, Entry, Name, NotNegative, Positive, Whole, form_of, read_as, table_of, value_of
+from taskflow.reading import Count, Entry, Name, NotNegative, Positive, Whole, form_of, read_format, table_of, value_of
 
-FORMAT = "taskflow-machine"
-VERSION = 1
 CLASSES = ("contraction", "convolution", "recurrent", "memory")  # what an efficiency may be given for
 
 Kernels = Literal["contraction", "convolution", "recurrent", "memory"]
@@ -163,11 +161,7 @@ class MachineFile(Entry, frozen=True, kw_only=True):
 def parse(content: Any, where: str) -> Cluster:
     """Return the machine that a JSON value describes. Raises ValueError that begins with ``where`` and says what is wrong at
     which key."""
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{where}: not a machine file (its format must be {FORMAT!r})")
-    if content.get("version") != VERSION:
-        raise ValueError(f"{where}: version {content.get('version')!r} of the format; this taskflow reads {VERSION}")
-    file = read_as(MachineFile, content, where)
+    file = read_format(MachineFile, content, where, "a machine file")
     _distinct(f"{where}: device", [device.kind for device in file.devices])
     _distinct(f"{where}: node", [node.name for node in file.nodes])
     _declared(where, "device", [g.device for n in file.nodes for g in n.processors], [d.kind for d in file.devices])
@@ -248,7 +242,7 @@ def unparse(machine: Cluster) -> dict[str, Any]:
         use_devices=UNSET if machine.devices is None else machine.devices, extensible=machine.extensible or UNSET,
     )
     content: dict[str, Any] = msgspec.to_builtins(file)
-    read_as(MachineFile, content, f"machine {machine.name}")
+    read_format(MachineFile, content, f"machine {machine.name}", "a machine file")
     return content
 
 

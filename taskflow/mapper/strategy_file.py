@@ -20,7 +20,7 @@ from taskflow.mapper.plan import is_plan, parse_plan
 from taskflow.mapper.plan_of import checked, plan_of
 from taskflow.mapper.strategy import Strategy
 from taskflow.mapper.sync import SyncAlgorithm, SyncEntry, sync_entry, sync_of_entry
-from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_as, read_json
+from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_format, read_json
 from taskflow.wording import some
 from taskflow.writing import json_text, path_text, replacing
 
@@ -161,11 +161,7 @@ def read_strategy(path: str | Path) -> StrategyFile:
 
 def as_file(content: Any, where: str) -> StrategyFile:
     """Return the file of a JSON value. Raises ValueError that begins with ``where``."""
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{where}: not a strategy file (its format must be {FORMAT!r})")
-    if content.get("version") != VERSION:
-        raise ValueError(f"{where}: version {content.get('version')} of the format; this taskflow reads {VERSION}")
-    return read_as(StrategyFile, content, where)
+    return read_format(StrategyFile, content, where, "a strategy file")
 
 
 # ---- writing and reading -------------------------------------------------------------------------------------------

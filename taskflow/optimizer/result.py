@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -86,15 +86,7 @@ class Proof:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON value."""
-        return {
-            "strategies": self.strategies,
-            "renumberings": self.renumberings,
-            "partial_plans": self.partial_plans,
-            "pruned": dict(self.pruned),
-            "simulated": self.simulated,
-            "tolerance": self.tolerance,
-            "complete": self.complete,
-        }
+        return {**asdict(self), "pruned": dict(self.pruned)}
 
 
 @dataclass(frozen=True, slots=True, repr=False)

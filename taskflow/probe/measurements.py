@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from taskflow.reading import Count, Entry, NotNegative, Positive, read_as, read_json
+from taskflow.reading import Count, Entry, NotNegative, Positive, read_format, read_json
 
-FORMAT, VERSION = "taskflow-probe", 1
 LISTS = ("work", "updates", "messages", "parts")
 SECONDS = ("seconds", "plain_seconds", "host_seconds", "plain_host_seconds", "slowest_seconds", "spread")
 Measured = Mapping[str, Any]
@@ -163,12 +162,8 @@ def framework_of(about: Measured) -> str:
 
 def _read(path: str) -> dict[str, Any]:
     found = read_json(Path(path), "probe's file")
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f"{path}: not a probe's file (its format must be {FORMAT!r}); taskflow probe writes what makes one")
-    if found.get("version") != VERSION:
-        raise ValueError(f"{path}: version {found.get('version')!r} of the format; this taskflow reads {VERSION}")
-    read_as(ProbeFile, found, path)
-    return found
+    read_format(ProbeFile, found, path, "a probe's file, as a program of taskflow probe writes it")
+    return found  # type: ignore[no-any-return]
 
 
 def _medians(rows: Iterable[Measured]) -> list[Measured]:

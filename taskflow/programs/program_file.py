@@ -11,10 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, defstruct
 
 from taskflow.programs.program import TrainingProgram
-from taskflow.reading import Entry, Name, read_as
-
-FORMAT = "taskflow-program"
-VERSION = 1
+from taskflow.reading import Entry, Name, read_format
 
 Source = Annotated[str, Meta(description="Where the figures are from.")]
 if TYPE_CHECKING:
@@ -55,11 +52,7 @@ class ProgramFile(Figures, frozen=True, kw_only=True):
 def read_file(content: Any, where: str) -> ProgramFile:
     """Return what a JSON value says as a program file. Raises ValueError that begins with ``where`` and says what is wrong at
     which key."""
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{where}: not a program file (its format must be {FORMAT!r})")
-    if content.get("version") != VERSION:
-        raise ValueError(f"{where}: version {content.get('version')!r} of the format; this taskflow reads {VERSION}")
-    return read_as(ProgramFile, content, where)
+    return read_format(ProgramFile, content, where, "a program file")
 
 
 def composed(content: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:

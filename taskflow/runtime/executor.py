@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import fsum
 from pathlib import Path
 from time import perf_counter
@@ -25,8 +25,8 @@ from taskflow.runtime.inference import Outputs, Predictions, inputs_of, outputs_
 from taskflow.runtime.labels import LabelCounts
 from taskflow.runtime.overflow import DYNAMIC, note_overflow, require_finite, scaler_of, told
 from taskflow.runtime.overflow import LossError as LossError
-from taskflow.runtime.profiler import Clock, Subject, Tracer
-from taskflow.runtime.program import Binder, Measured, PersistentBuffers, Placement, Program, bind, schedule
+from taskflow.runtime.profiler import Clock, Subject, Tracer, profile_of, run_observed
+from taskflow.runtime.program import Binder, PersistentBuffers, Placement, Program, bind, schedule
 from taskflow.runtime.transport import LocalTransport, Transport, for_device
 from taskflow.runtime.weights import (
     ArrayLayout,
@@ -114,13 +114,7 @@ class Executor:
         """
         program = self.program("train")
         self._before(feeds, True, lr)
-        if self._tracer is not None and self._tracer.wants(self.state.step):
-            self._tracer.run(program, self.state.step)
-            self._report(self._tracer.measured)
-        elif self.mapper is not None and self.mapper.wants_profiling:
-            self._report(program.run_measured)
-        else:
-            program.run()
+        run_observed(program, self.state.step, self._tracer, self.mapper)
         return self._after(program)
 
     def trace(
@@ -148,16 +142,7 @@ class Executor:
         program = self.program("train")
         self._before(feeds, True, lr)
         measured = program.run_measured()
-        return self._after(program), self.profile(measured)
-
-    def _report(self, measured: Callable[[], Sequence[Measured]]) -> None:
-        """Tell the mapper, if it wants to know."""
-        if self.mapper is not None and self.mapper.wants_profiling:
-            self.mapper.report_profiling(self.profile(measured()))
-
-    def profile(self, measured: Sequence[Measured]) -> Profile:
-        """Return what this rank measured of the current step, as `Mapper.report_profiling` receives it."""
-        return Profile(self.transport.rank, self.state.step, tuple(m.describe() for m in measured))
+        return self._after(program), profile_of(program, self.state.step, measured)
 
     def evaluate(self, feeds: Mapping[str, Any]) -> float | None:
         """Return the loss of a batch without training, on the rank of processor 0; None elsewhere. Evaluation carries its own

@@ -24,6 +24,8 @@ for _kind, _build in {
     "Cos": ops.cos, "Abs": ops.abs, "HardSwish": ops.hardswish, "Softplus": ops.softplus, "Mish": ops.mish,
 }.items():
     _unary(_kind, _build)
+_unary("Neg", lambda x, name: ops.scale(x, -1.0, name=name))
+_unary("Reciprocal", lambda x, name: ops.pow(x, -1.0, name=name))
 
 
 @says("Identity")
@@ -41,20 +43,6 @@ def dropout(c: Context, node: Any) -> Tensor:
     c.left_out |= {name: "which values a Dropout keeps" for name in node.output[1:] if name}
     p = attrs["ratio"] if ratio is None else ratio
     return ops.dropout(c.tensor(node, 0), p, name=name_of(node)) if p else c.tensor(node, 0)
-
-
-@says("Neg")
-def neg(c: Context, node: Any) -> Tensor:
-    """-x."""
-    c.attributes(node)
-    return ops.scale(c.tensor(node, 0), -1.0, name=name_of(node))
-
-
-@says("Reciprocal")
-def reciprocal(c: Context, node: Any) -> Tensor:
-    """1 / x."""
-    c.attributes(node)
-    return ops.pow(c.tensor(node, 0), -1.0, name=name_of(node))
 
 
 @says("Gelu")

@@ -196,24 +196,6 @@ def addcdiv(name: str, input: Any, tensor1: Any, tensor2: Any, *, value: float =
     return add(name, input, div(f"{name}.quotient", tensor1, tensor2), alpha=value)
 
 
-@stands_for("neg", "neg_", "negative")
-def neg(name: str, input: Tensor) -> Any:
-    """-input."""
-    return ops.scale(input, -1.0, name=name)
-
-
-@stands_for("square", "square_")
-def square(name: str, input: Tensor) -> Any:
-    """input times itself."""
-    return ops.pow(input, 2.0, name=name)
-
-
-@stands_for("reciprocal", "reciprocal_")
-def reciprocal(name: str, input: Tensor) -> Any:
-    """1 / input."""
-    return ops.pow(input, -1.0, name=name)
-
-
 def _unary(build: Callable[..., Tensor], *names: str) -> None:
     stands_for(*names)(lambda name, input: build(input, name=name))
 
@@ -226,6 +208,9 @@ _unary(ops.sin, "sin", "sin_")
 _unary(ops.cos, "cos", "cos_")
 _unary(ops.abs, "abs", "abs_", "absolute")
 _unary(ops.erf, "erf", "erf_")
+_unary(lambda x, name: ops.scale(x, -1.0, name=name), "neg", "neg_", "negative")
+_unary(lambda x, name: ops.pow(x, 2.0, name=name), "square", "square_")
+_unary(lambda x, name: ops.pow(x, -1.0, name=name), "reciprocal", "reciprocal_")
 _unary(lambda x, name: ops.log(ops.shift(x, 1.0, name=f"{name}.one_more"), name=name), "log1p", "log1p_")
 _unary(lambda x, name: ops.shift(ops.exp(x, name=f"{name}.exp"), -1.0, name=name), "expm1", "expm1_")
 for _step in ("round", "floor", "ceil", "trunc", "sign"):

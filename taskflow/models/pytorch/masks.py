@@ -44,16 +44,16 @@ class Mask:
     tensor: Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Side:
     """Boolean tensor of PyTorch's: where floats ``tensor`` are in a ``relation`` to a ``number``. `where` takes it as it is, all
-    else takes its `Mask`."""
+    else takes its `Mask`, which is built when it is first asked for."""
 
     tensor: Tensor
     relation: str
     number: float
     name: str
-    made: list[Mask] = field(default_factory=list)
+    made: Mask | None = field(default=None, init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,9 +62,9 @@ class Side:
 
     def mask(self) -> Mask:
         """Return it as a mask: one operator, however often it is asked for."""
-        if not self.made:
-            self.made.append(Mask(ops.compare(self.tensor, self.relation, self.number, name=self.name)))
-        return self.made[0]
+        if self.made is None:
+            self.made = Mask(ops.compare(self.tensor, self.relation, self.number, name=self.name))
+        return self.made
 
 
 Handler = Callable[..., Any]

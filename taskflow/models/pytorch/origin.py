@@ -101,7 +101,7 @@ def _sites(graph: OperatorGraph) -> tuple[Mapping[str, OperatorSite], str | None
     def name_of(value: Any) -> str | None:
         found = followed.values.get(value) if isinstance(value, Ref) else None
         if isinstance(found, Lazy):
-            found = next(iter(getattr(found, "cached", ())), None) or origin_tensor(found)
+            found = getattr(found, "cached", None) or origin_tensor(found)
         return found.name if isinstance(found, Tensor) else None
 
     found: dict[str, OperatorSite] = {}

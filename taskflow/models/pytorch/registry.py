@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -80,15 +81,31 @@ class Stacked:
         return (len(self.parts), *self.parts[0].shape)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Later:
+@dataclass(slots=True, eq=False)
+class Once(ABC):
+    """What becomes an operator only where somebody needs it as one, and then is that operator for all."""
+
+    cached: Tensor | None = field(default=None, init=False, repr=False)
+
+    @abstractmethod
+    def build(self) -> Tensor:
+        """Build the operator."""
+
+    def tensor(self) -> Tensor:
+        """Return it as a tensor: one operator, however often it is asked for."""
+        if self.cached is None:
+            self.cached = self.build()
+        return self.cached
+
+
+@dataclass(slots=True, eq=False)
+class Later(Once):
     """``base`` with two dimensions swapped, which is only done where somebody needs it so: attention has heads behind steps, and
     PyTorch's before them."""
 
     base: Tensor
     dims: tuple[int, int]
     name: str
-    cached: list[Tensor] = field(default_factory=list)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -97,22 +114,18 @@ class Later:
         sizes[a], sizes[b] = sizes[b], sizes[a]
         return tuple(sizes)
 
-    def tensor(self) -> Tensor:
-        """Return it with its dimensions swapped: one operator, however often it is asked for."""
-        if not self.cached:
-            self.cached.append(ops.transpose(self.base, *self.dims, name=self.name))
-        return self.cached[0]
+    def build(self) -> Tensor:
+        return ops.transpose(self.base, *self.dims, name=self.name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Again:
+@dataclass(slots=True, eq=False)
+class Again(Once):
     """Keys or values (N, G, T, D), of which each head is for ``times`` heads of queries: they are only repeated where attention
     does not know groups."""
 
     base: Tensor | Later
     times: int
     name: str
-    cached: list[Tensor] = field(default_factory=list)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -120,14 +133,11 @@ class Again:
         samples, groups, *rest = self.base.shape
         return (samples, groups * self.times, *rest)
 
-    def tensor(self) -> Tensor:
-        """Return it repeated: once, however often it is asked for."""
-        if not self.cached:
-            x = in_order(self.base)
-            each = ops.reshape(x, (*x.shape[:2], 1, *x.shape[2:]), name=f"{self.name}.each")
-            again = ops.expand(each, (*x.shape[:2], self.times, *x.shape[2:]), name=f"{self.name}.again")
-            self.cached.append(ops.reshape(again, self.shape, name=self.name))
-        return self.cached[0]
+    def build(self) -> Tensor:
+        x = in_order(self.base)
+        each = ops.reshape(x, (*x.shape[:2], 1, *x.shape[2:]), name=f"{self.name}.each")
+        again = ops.expand(each, (*x.shape[:2], self.times, *x.shape[2:]), name=f"{self.name}.again")
+        return ops.reshape(again, self.shape, name=self.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,24 +207,20 @@ class Patches:
         return result if longer == self.shape else ops.narrow(result, dim, 0, self.shape[dim], name=f"{self.name}.first")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TurnedWeight:
+@dataclass(slots=True, eq=False)
+class TurnedWeight(Once):
     """``base``, a parameter of two dimensions, with these swapped. A product with it is a linear layer."""
 
     base: Held
     name: str
-    cached: list[Tensor] = field(default_factory=list)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes after the swap."""
         return self.base.shape[::-1]
 
-    def tensor(self) -> Tensor:
-        """Return it as a tensor: one operator, however often it is asked for."""
-        if not self.cached:
-            self.cached.append(ops.transpose(tensor_of(self.base, self.base.site.graph, self.name), 0, 1, name=self.name))
-        return self.cached[0]
+    def build(self) -> Tensor:
+        return ops.transpose(tensor_of(self.base, self.base.site.graph, self.name), 0, 1, name=self.name)
 
 
 Lazy = (Later, Again, Hides, Patches, Normed, TurnedWeight)

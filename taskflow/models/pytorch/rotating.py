@@ -28,17 +28,21 @@ Rates = tuple[int, tuple[float, ...], float]
 # ---- x cos + rotate_half(x) sin -----------------------------------------------------------------------------------------------
 
 
-def by_halves(look: Look, step: TorchStep) -> Fusion | None:
-    """Match ``x * cos + rotate_half(x) * sin``, with tables of all features."""
+def _two_products(look: Look, step: TorchStep) -> tuple[set[int], tuple[Any, Any], tuple[Any, Any]] | None:
+    """The numbers of a sum's steps, and of its two products what is multiplied and the table; None for any other step."""
     if step.kind != "function" or step.name != "add" or len(step.args) != 2 or step.kwargs:
         return None
     inside = {step.number}
-    products = [look.step(look.source(arg, inside), "mul") for arg in step.args]
-    pairs = [None if product is None else _with_table(product) for product in products]
-    if None in pairs:
+    products = [product for arg in step.args if (product := look.step(look.source(arg, inside), "mul")) is not None]
+    pairs = [pair for product in products if (pair := _with_table(product)) is not None]
+    return ({*inside, *(product.number for product in products)}, pairs[0], pairs[1]) if len(pairs) == 2 else None
+
+
+def by_halves(look: Look, step: TorchStep) -> Fusion | None:
+    """Match ``x * cos + rotate_half(x) * sin``, with tables of all features."""
+    if (found := _two_products(look, step)) is None:
         return None
-    (x, cosine), (turned, sine) = pairs  # type: ignore[misc]
-    inside |= {product.number for product in products if product is not None}
+    inside, (x, cosine), (turned, sine) = found
     x, joined = look.source(x, inside), look.step(look.source(turned, inside), "cat", "concat", "concatenate")
     if joined is None or not _along_last(joined, step):
         return None
@@ -62,15 +66,9 @@ def _doubled(tables: Sequence[Table]) -> Waves | None:
 
 def by_neighbours(look: Look, step: TorchStep) -> Fusion | None:
     """Match ``x * cos + rotate_every_two(x) * sin`` (GPT-J), with tables that say each number twice."""
-    if step.kind != "function" or step.name != "add" or len(step.args) != 2 or step.kwargs:
+    if (found := _two_products(look, step)) is None:
         return None
-    inside = {step.number}
-    products = [look.step(look.source(arg, inside), "mul") for arg in step.args]
-    pairs = [None if product is None else _with_table(product) for product in products]
-    if None in pairs:
-        return None
-    (x, cosine), (turned, sine) = pairs  # type: ignore[misc]
-    inside |= {product.number for product in products if product is not None}
+    inside, (x, cosine), (turned, sine) = found
     x, flat = look.source(x, inside), look.step(look.source(turned, inside), "flatten", "reshape", "view")
     stacked = look.step(flat.args[0], "stack") if flat is not None else None
     if flat is None or stacked is None or tuple(flat.values[0].shape) != look.shape(x) or not _along_last(stacked, stacked):

@@ -10,8 +10,8 @@
 2. Layers: from the best start, patterns of similar layers (`layer_patterns`; not for deep networks), or on 8 processors and
    more a descent over all cuts and device groups (`layer_descent`). From the same start, independent runs of annealing with the
    moves of `layer_annealing`, repeated if they are quick. On 8 processors and more, hybrids of samples and weights
-   (`hybrid_starts`) are tried beside the result. Then every layer and every group of similar operators takes the best of a list
-   of configurations.
+   (`layer_annealing.hybrids`) are tried beside the result. Then every layer and every group of similar operators takes the best
+   of a list of configurations.
 3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.algorithms.moves`.
 4. Local descent: every operator tries every candidate configuration, until no change of one operator helps (or, if a step takes
    long to simulate, until a share of the budget is spent).

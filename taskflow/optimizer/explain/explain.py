@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import fsum, isclose
 
 import numpy as np
@@ -153,13 +154,7 @@ def contract(
     path: Sequence[PathSegment], tasks: Sequence[Task], machine: Machine, found: Sequence[Label]
 ) -> tuple[Step, ...]:
     """Return the path with consecutive tasks of the same label joined into one step."""
-    groups: list[list[PathSegment]] = []
-    for lap in path:
-        if groups and found[groups[-1][-1].task] == found[lap.task]:
-            groups[-1].append(lap)
-        else:
-            groups.append([lap])
-    return tuple(_step(group, tasks, machine, found) for group in groups)
+    return tuple(_step(list(laps), tasks, machine, found) for _, laps in groupby(path, key=lambda lap: found[lap.task]))
 
 
 def _step(group: Sequence[PathSegment], tasks: Sequence[Task], machine: Machine, found: Sequence[Label]) -> Step:
@@ -176,13 +171,7 @@ def _step(group: Sequence[PathSegment], tasks: Sequence[Task], machine: Machine,
 def stretches(steps: Sequence[Step], whole: float) -> tuple[Stretch, ...]:
     """Return the path, condensed: consecutive steps of one kind are joined, whatever operators they belong to. So is a step
     shorter than SHORT of the ``whole`` between two others of one kind."""
-    runs: list[tuple[str, list[Step]]] = []
-    for step in steps:
-        kind = _kind(step.label)
-        if runs and runs[-1][0] == kind:
-            runs[-1][1].append(step)
-        else:
-            runs.append((kind, [step]))
+    runs = [(kind, list(run)) for kind, run in groupby(steps, key=lambda step: _kind(step.label))]
     merged: list[tuple[str, list[Step]]] = []
     for i, (kind, run) in enumerate(runs):
         short = fsum(step.seconds for step in run) < SHORT * whole

@@ -15,15 +15,15 @@ from taskflow.optimizer.grid.node_table import Array
 from taskflow.optimizer.grid.tables import GraphTables
 from taskflow.tasks.lower import AHEAD
 
-KEPT = 3  # of the blocks of layers that are alike
-LONGEST = 4  # layers of a block
+KEPT = 3  # of the periods that are alike
+LONGEST = 4  # layers of a period
 ROOM = 2  # weights whose whole gradients a device has at once (``tasks.lower.state``, room_for_gradients)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of blocks that are alike, of which `KEPT` are walked through. ``first``: the number of the first kept layer of each
-    of these; ``end``: that after the last; ``more``: how many blocks are left out."""
+    """A run of periods (a few layers each) that are alike, of which `KEPT` are walked through. ``first``: the number of the first
+    kept layer of each of these; ``end``: that after the last; ``more``: how many periods are left out."""
 
     first: tuple[int, ...]
     end: int
@@ -37,21 +37,21 @@ def shortened(kinds: Sequence[object]) -> tuple[list[int], list[Run]]:
     runs: list[Run] = []
     at = 0
     while at < len(kinds):
-        size, blocks = 1, 1
+        size, times = 1, 1
         for one in range(1, LONGEST + 1):
-            block, n = kinds[at : at + one], 1
-            while kinds[at + n * one : at + (n + 1) * one] == block and len(block) == one:
+            period, n = kinds[at : at + one], 1
+            while kinds[at + n * one : at + (n + 1) * one] == period and len(period) == one:
                 n += 1
-            if (n - KEPT) * one > (blocks - KEPT) * size:
-                size, blocks = one, n
-        if blocks <= KEPT:
+            if (n - KEPT) * one > (times - KEPT) * size:
+                size, times = one, n
+        if times <= KEPT:
             kept.append(at)
             at += 1
             continue
         begin = len(kept)
         kept.extend(range(at, at + KEPT * size))
-        runs.append(Run(tuple(begin + i * size for i in range(KEPT)), len(kept), blocks - KEPT))
-        at += blocks * size
+        runs.append(Run(tuple(begin + i * size for i in range(KEPT)), len(kept), times - KEPT))
+        at += times * size
     return kept, runs
 
 

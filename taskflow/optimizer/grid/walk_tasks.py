@@ -42,7 +42,7 @@ Travels = Mapping[str, Sequence[Travel]]
 
 Walked = tuple[tuple[float, float, float], list[tuple[float, float]]]
 """Seconds of a forward and a backward pass of the kept layers, and for how long the links are taken by reductions after the latter;
-and of each run the seconds of one block more."""
+and of each run the seconds of one period more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ class WalkTasks:
         source, place, offset, after, own = self._arrays
         seconds = np.ceil(np.array([*steps, *reads, *travels])[source] * TICKS) / TICKS
         _, _, ends, _ = simulate_arrays(1, OCCUPIED, TOGETHER, seconds, place, offset, after, _go_on)
-        (ahead, back), blocks = _added_up(self.walk, ends[own].tolist())
+        (ahead, back), periods = _added_up(self.walk, ends[own].tolist())
         taken = float(ends[self._sent[-1]]) - float(ends[own[self.walk.ends[1][0]]]) if self._sent else 0.0
-        return (ahead, back, max(0.0, taken)), blocks
+        return (ahead, back, max(0.0, taken)), periods
 
     def _step(self, step: WalkStep) -> None:
         for number in step.waits:
@@ -141,8 +141,8 @@ def _added_up(walk: Walk, ends: Sequence[float]) -> tuple[tuple[float, float], l
     """The seconds of the backward pass, and of the forward pass after it. ``ends``: of the steps."""
     tail, backward, forward = walk.ends
     last, middle = ends[tail[max(tail)]], ends[backward[0]]
-    blocks = []
+    periods = []
     for run in walk.runs:
         ahead = ends[forward[run.end - 1]] - ends[forward[run.first[-1] - 1]]
-        blocks.append((ahead, ends[backward[run.first[0]]] - ends[backward[run.first[1]]]))
-    return (ends[forward[max(forward)]] - middle, middle - last), blocks
+        periods.append((ahead, ends[backward[run.first[0]]] - ends[backward[run.first[1]]]))
+    return (ends[forward[max(forward)]] - middle, middle - last), periods

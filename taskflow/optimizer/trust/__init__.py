@@ -1,7 +1,7 @@
 """Trust: how far a prediction can be trusted, judged by similar measured steps and how far their predictions were off.
 
-``measured.py`` has published figures, ``groups.py`` the errors of many more steps, ``run_file.py`` a user's own runs, and
-``order.py`` says how often plans came in the order that was predicted.
+``measured.py`` has published figures and how often plans came in the order that was predicted, ``groups.py`` the errors of many
+more steps, and ``run_file.py`` a user's own runs.
 """
 
 from taskflow.optimizer.trust.expected_error import trust

@@ -21,7 +21,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, unparse
 from taskflow.mapper import MadeFrom, Strategy, as_content, paths_of
 from taskflow.optimizer.trust.features import Features, Reach, features
-from taskflow.reading import Count, Entry, Name, Positive, read_as, read_json
+from taskflow.reading import Count, Entry, Name, Positive, read_as, read_format, read_json
 from taskflow.writing import json_text, path_text, replacing
 
 FORMAT, VERSION = "taskflow-run", 1
@@ -153,12 +153,7 @@ def run_file(
 
 def read_run(path: str | Path) -> MeasuredRun:
     """Read a run's file. Raises FileNotFoundError if there is none, ValueError if it is no such file."""
-    content = read_json(path, "run")
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path}: not the file of a run (its format must be {FORMAT!r})")
-    if content.get("version") != VERSION:
-        raise ValueError(f"{path}: version {content.get('version')} of the format; this taskflow reads {VERSION}")
-    return MeasuredRun(Path(path), read_as(RunFile, content, str(path)))
+    return MeasuredRun(Path(path), read_format(RunFile, read_json(path, "run"), str(path), "the file of a run"))
 
 
 def read_runs(folder: str | Path) -> list[MeasuredRun]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from statistics import median
 from time import perf_counter, strftime
 from typing import Any
@@ -216,12 +217,7 @@ def described(device: torch.device) -> dict[str, Any]:
     """Return what the machine is, and which versions measure it."""
     names: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(names, (socket.gethostname(), os.environ.get("GROUP_RANK")))  # torchrun's number of a node
-    nodes: list[int] = []
-    for i, name in enumerate(names):
-        if i and name == names[i - 1]:
-            nodes[-1] += 1
-        else:
-            nodes.append(1)
+    nodes = [len(list(of_node)) for _, of_node in groupby(names)]
     found: dict[str, Any] = {
         "when": strftime("%Y-%m-%dT%H:%M:%S"), "python": platform.python_version(), "torch": torch.__version__,
         "cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None), "backend": dist.get_backend(),

@@ -22,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-from taskflow.runtime.job.process_end import standard_error, wait_status
+from taskflow.runtime.job.process_end import mpirun_above, stat_fields, wait_status
 
 COMES, STARTED = b"C", b"S"
 _FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.1, 1.0
@@ -33,7 +33,6 @@ _TOGETHER_SECONDS = 2.0
 """How long after a rank that ends by itself the others may end too, each with its own message."""
 _READ_SECONDS = 0.2
 """How long mpirun may need to pass on a message."""
-_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra")
 _PROGRAM = "import sys; sys.path.append(sys.argv.pop()); from taskflow.runtime.job.arrivals import main; main(*sys.argv[1:])"
 
 
@@ -49,7 +48,7 @@ def arrive(rank: int, size: int, here: int, variable: str, limit: float) -> sock
         launcher = _launcher_process(variable)
         if launcher is None:
             return None
-        address = f"\0taskflow-arrivals-{os.getuid()}-{launcher}-{_fields(launcher)[19]}"
+        address = f"\0taskflow-arrivals-{os.getuid()}-{launcher}-{stat_fields(launcher)[19]}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
             first = True
             try:
@@ -103,7 +102,7 @@ def _launcher_process(variable: str) -> int | None:
     mine = _environment(os.getpid()).get(variable, "0")
     process = os.getppid()
     while process > 1 and _environment(process).get(variable) == mine:
-        process = int(_fields(process)[1])
+        process = int(stat_fields(process)[1])
     return process or None
 
 
@@ -115,11 +114,6 @@ def _environment(process: int) -> dict[str, str]:
     return {}
 
 
-def _fields(process: int) -> list[str]:
-    """The words of /proc/PID/stat after the name: state, parent, ...; the 20th is the time of the start."""
-    return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
-
-
 # ---- in the process beside the ranks ---------------------------------------------------------------------------------
 class Arrivals:
     """Tracker of the ranks of this node that have come; sleeps until one more comes or ends."""
@@ -129,7 +123,8 @@ class Arrivals:
         self._listening = socket.socket(fileno=listening)
         self._first, self._size, self._here = first, size, here
         self._launcher, self._variable, self._limit = launcher, variable, limit
-        self._speech = _launcher_speech(launcher)
+        mpirun = mpirun_above(launcher, proxy=True)
+        self._speech = 2 if mpirun is None else mpirun[2]  # where mpirun discards nothing
         self._began = self._found_at = time.monotonic()
         self._handles: dict[int, int] = {}  # by rank: its process as the launcher has started it
         self._processes: dict[int, int] = {}
@@ -176,7 +171,7 @@ class Arrivals:
         for folder in os.listdir("/proc"):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 process = int(folder)
-                if process in self._processes.values() or int(_fields(process)[1]) != self._launcher:
+                if process in self._processes.values() or int(stat_fields(process)[1]) != self._launcher:
                     continue
                 environment = _environment(process)
                 rank = int(environment[self._variable]) if self._variable in environment else -1
@@ -280,16 +275,6 @@ class Arrivals:
 
 
 _PLACES = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "SLURM_LOCALID")
-
-
-def _launcher_speech(launcher: int) -> int:
-    """Return where to write so that mpirun does not discard it: mpirun's own standard error, if it runs on this node; else this
-    process's."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        above = int(_fields(launcher)[1])
-        if Path(f"/proc/{above}/comm").read_text().strip() in _LAUNCHERS:
-            return standard_error(above, os.pidfd_open(above))
-    return 2
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -24,6 +24,7 @@ from typing import IO
 from taskflow.runtime.job import segments
 from taskflow.runtime.job.launch import INTERRUPTED, LaunchError
 from taskflow.runtime.job.polling import watchdog_limit
+from taskflow.runtime.job.process_end import stat_fields
 
 LAUNCHER = "mpirun -n {ranks}"
 ATTEMPT_VARIABLE, _JOB_VARIABLE = "TASKFLOW_START", "TASKFLOW_ELASTIC_JOB"
@@ -216,7 +217,7 @@ def _end_if_stuck(mark: bytes, limit: float, over: threading.Event) -> None:
     stopped: dict[int, float] = {}  # since when
     while not over.wait(limit / 8):
         states, now = {process: _state(process) for process in _processes_with(mark)}, time.monotonic()
-        stopped = {process: stopped.get(process, now) for process, (state, _) in states.items() if state == b"T"}
+        stopped = {process: stopped.get(process, now) for process, (state, _) in states.items() if state == "T"}
         used = sum(ticks for _, ticks in states.values())
         if used > most:
             most, since = used, now
@@ -228,12 +229,12 @@ def _end_if_stuck(mark: bytes, limit: float, over: threading.Event) -> None:
             return
 
 
-def _state(process: int) -> tuple[bytes, int]:
+def _state(process: int) -> tuple[str, int]:
     """The kernel's letter for what a process does (T: stopped), and the processor time that it has used."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = stat_fields(process)
         return fields[0], sum(map(int, fields[11:13]))
-    return b"", 0
+    return "", 0
 
 
 def _kill(processes: Sequence[int]) -> None:

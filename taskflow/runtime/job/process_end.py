@@ -17,12 +17,18 @@ _EXITING = 0x4
 """PF_EXITING of a process's flags, set before its files close."""
 
 
+def stat_fields(process: int) -> list[str]:
+    """Return the words of /proc/PID/stat behind the name: state, parent, ...; the 20th is the time of the start. Raises OSError if
+    there is no such process."""
+    with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+
+
 def wait_status(handle: int | None, process: int) -> int | None:
     """Return the wait status of a process that has ended and is not a child; None if the kernel does not tell."""
     with contextlib.suppress(OSError, ValueError):
-        with open(f"/proc/{process}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        if fields[0] in (b"Z", b"X"):  # nobody has waited for it yet
+        fields = stat_fields(process)
+        if fields[0] in ("Z", "X"):  # nobody has waited for it yet
             return int(fields[-1])
     if handle is None:
         return None
@@ -61,26 +67,25 @@ def out_of_memory_kills() -> int:
 def is_ending(process: int) -> bool:
     """True if a process is about to end or has ended."""
     try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            return bool(int(file.read().rpartition(b")")[2].split()[6]) & _EXITING)
+        return bool(int(stat_fields(process)[6]) & _EXITING)
     except OSError:
         return True
 
 
-def launcher_of(rank: int) -> tuple[int, int, int] | None:
-    """Return mpirun's process, a handle on it and its standard error, if it runs on this node and that can be written."""
+def mpirun_above(process: int, proxy: bool = False) -> tuple[int, int, int] | None:
+    """Return mpirun's process, a handle on it and its standard error, if it runs on this node and that can be written. ``process``:
+    a rank, or (``proxy``) what mpirun has started to start the ranks of this node."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for _ in range(2):  # the proxy of this node, and what has started it
-            with open(f"/proc/{rank}/stat", "rb") as file:
-                rank = int(file.read().rpartition(b")")[2].split()[1])
-        with open(f"/proc/{rank}/comm", encoding="utf-8") as file:
+        for _ in range(1 if proxy else 2):
+            process = int(stat_fields(process)[1])
+        with open(f"/proc/{process}/comm", encoding="utf-8") as file:
             if file.read().startswith(("mpirun", "mpiexec")):
-                handle = os.pidfd_open(rank)
-                return rank, handle, standard_error(rank, handle)
+                handle = os.pidfd_open(process)
+                return process, handle, _standard_error(process, handle)
     return None
 
 
-def standard_error(process: int, handle: int) -> int:
+def _standard_error(process: int, handle: int) -> int:
     """Return a file that writes where a process's standard error goes. Of a file on disk it is the same open file where that is
     allowed: another one has a place of its own, so that who writes after us, as the shell of a batch script, would overwrite it."""
     path = f"/proc/{process}/fd/2"

@@ -36,11 +36,11 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING or __name__ != "__main__":
     from taskflow.runtime.job import segments
-    from taskflow.runtime.job.process_end import cause_of, is_ending, launcher_of, out_of_memory_kills, wait_status
+    from taskflow.runtime.job.process_end import cause_of, is_ending, mpirun_above, out_of_memory_kills, wait_status
 else:  # as a program it takes its neighbours without the package, whose import takes longer than all else
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import segments
-    from process_end import cause_of, is_ending, launcher_of, out_of_memory_kills, wait_status
+    from process_end import cause_of, is_ending, mpirun_above, out_of_memory_kills, wait_status
 
 LEFT, FAILS, HOLD = b"L", b"F", b"H"
 _MEET_SECONDS = 2.0
@@ -86,7 +86,7 @@ class Watcher:
             with contextlib.suppress(ProcessLookupError):  # its connection, if there was time for one, tells
                 self._handles[rank] = os.pidfd_open(process)
                 self._listen_to(rank, self._handles[rank])
-        self._launcher = launcher_of(next(iter(processes.values()), 0))
+        self._launcher = mpirun_above(next(iter(processes.values()), 0))
         if self._launcher is not None:
             self._events.register(self._launcher[1], select.EPOLLIN)
 

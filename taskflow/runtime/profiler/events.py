@@ -4,7 +4,7 @@ Each rank is a process with the tracks ``compute`` (one for each processor), ``s
 cover the time from the start of its first traced step to the end of its last without gap or overlap; ``step`` spans each step.
 Predicted timelines are processes of their own beside them, aligned at the start of each step. Times are whole nanoseconds here,
 from the first step's start, and microseconds in the file. Format: "Trace Event Format" (Duffy et al., Google), JSON object
-form; `testing.trace_format` says what Perfetto requires beyond it.
+form; tests/runtime/test_traces.py holds what Perfetto requires beyond it.
 """
 
 from __future__ import annotations

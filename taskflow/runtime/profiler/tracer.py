@@ -11,12 +11,14 @@ import os
 import platform
 import socket
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from taskflow.mapper import Mapper, Profile
 from taskflow.runtime.profiler.clock_offsets import Clock, Clocks, Offset
 from taskflow.runtime.profiler.events import document
 from taskflow.runtime.profiler.recording import HEADER, KINDS, Recording, Subject, write_trace
@@ -31,6 +33,25 @@ MOST_TASKS = 1_000_000
 
 class TraceError(OSError):
     """Error, raised on all ranks, for a trace that could not be written."""
+
+
+def run_observed(program: Program, step: int, tracer: Tracer | None, mapper: Mapper | None) -> None:
+    """Run a step: recorded if it is to be traced, and measured if the mapper wants to know."""
+    told = mapper if mapper is not None and mapper.wants_profiling else None
+    if tracer is not None and tracer.wants(step, program):
+        tracer.run(program, step)
+        measured = tracer.measured() if told is not None else []
+    elif told is not None:
+        measured = program.run_measured()
+    else:
+        program.run()
+    if told is not None:
+        told.report_profiling(profile_of(program, step, measured))
+
+
+def profile_of(program: Program, step: int, measured: Sequence[Measured]) -> Profile:
+    """Return what this rank measured of a step, as `Mapper.report_profiling` receives it."""
+    return Profile(program.plan.rank, step, tuple(one.describe() for one in measured))
 
 
 class Tracer:
@@ -59,9 +80,9 @@ class Tracer:
         self._most = len(steps)
         self._check_folder()
 
-    def wants(self, step: int, program: Program | None = None) -> bool:
+    def wants(self, step: int, program: Program) -> bool:
         """True if this step is to be recorded. Of several programs, the first one that asks is recorded."""
-        return step in self.steps and not self.written and (program is None or self._program in (None, program))
+        return step in self.steps and not self.written and self._program in (None, program)
 
     def run(self, program: Program, step: int) -> None:
         """Run one step of the program and record it; write the file after the last one. Every rank calls it for the same steps.

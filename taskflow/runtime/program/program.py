@@ -115,14 +115,10 @@ class Program:
 
     def run_measured(self) -> list[Measured]:
         """Run one step, and return the time of every item."""
-        self.storage.device.activate()
-        result: list[Measured] = []
-        for item, action in zip(self.plan.items, self.actions):
-            start = perf_counter()
-            action()
-            result.append(Measured(item, start, perf_counter()))
+        times: list[float] = []
+        self.run_timed(times, perf_counter)
         self.transport.settle()
-        return result
+        return list(map(Measured, self.plan.items, times, times[1:]))
 
     def drain(self) -> None:
         """Wait until all sends have ended."""

@@ -26,12 +26,12 @@ import numpy as np
 
 from taskflow.kernels import default_kernels
 from taskflow.machine import host
-from taskflow.mapper import Mapper, Profile
+from taskflow.mapper import Mapper
 from taskflow.operators.operator import StepState
 from taskflow.regions import INITIAL, Analysis, Instance, LogicalRegion, Rect
 from taskflow.runtime.connecting import connect
-from taskflow.runtime.profiler import Subject, Tracer
-from taskflow.runtime.program import Measured, PersistentBuffers, Placement, Program, schedule
+from taskflow.runtime.profiler import Subject, Tracer, run_observed
+from taskflow.runtime.program import PersistentBuffers, Placement, Program, schedule
 from taskflow.runtime.tasks.eager import EagerRunner
 from taskflow.runtime.tasks.replay import Recorded, Trace
 from taskflow.runtime.transport import Transport
@@ -290,17 +290,7 @@ class TaskRuntime:
         if program is not self._active:
             self._activate(program)
         number, self._replays = self._replays, self._replays + 1
-        if self._tracer is not None and self._tracer.wants(number, program):
-            self._tracer.run(program, number)
-            self._report(self._tracer.measured, number)
-        elif self._mapper is not None and self._mapper.wants_profiling:
-            self._report(program.run_measured, number)
-        else:
-            program.run()
-
-    def _report(self, measured: Callable[[], Sequence[Measured]], number: int) -> None:
-        if self._mapper is not None and self._mapper.wants_profiling:
-            self._mapper.report_profiling(Profile(self.rank, number, tuple(m.describe() for m in measured())))
+        run_observed(program, number, self._tracer, self._mapper)
 
     def record_replays(self, path: str | Path | None, replays: range | None = None) -> Tracer:
         """Write what all ranks do in some replays of a trace to one file for Perfetto or chrome://tracing (gzipped if ``path``

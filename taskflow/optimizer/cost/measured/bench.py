@@ -42,7 +42,7 @@ class Surroundings:
     no longer in the caches near the core. ``idle``: seconds for which nothing of this is touched afterwards, as data are
     untouched from one step to the next. ``twin``: the same work on other arrays, which runs next before a short task. It brings
     the code, the interpreter's objects and the libraries' buffers into the caches, where they are in a step; only the task's
-    arrays are then far away. ``between``: runs after the twin, like the tasks between two of one kind (`cache_eviction`).
+    arrays are then far away. ``between``: runs after the twin, like the tasks between two of one kind (`CacheEvictor`).
     ``fresh``: arrays that are read last, since the previous task has just written them.
     """
 
