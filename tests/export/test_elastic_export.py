@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 sys.path.insert(0, str(Path(__file__).parent))
 import networks  # noqa: E402
-from starting import environment  # noqa: E402
+from starting import environment, free_port  # noqa: E402
 
 import taskflow  # noqa: E402
 from taskflow.export import exported  # noqa: E402
@@ -110,9 +109,3 @@ def test_a_lost_agent(tmp_path: Path) -> None:
     assert before == STEPS and len(parts) > 1 and notes[-1][0] < 4
     for _, step, loss in notes:
         assert loss == pytest.approx(wanted[step], rel=1e-4), step
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return int(one.getsockname()[1])
