@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,13 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def on_ranks(ranks: int) -> list[str]:
     """What comes before a command line that so many ranks are to run; nothing for 0."""
     return [str(MPIRUN), "-n", str(ranks)] if ranks else []
+
+
+def free_port() -> int:
+    """A port that nothing listens at now."""
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return int(one.getsockname()[1])
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def test_what_is_not_said_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_smaller_machine_without_a_plan_takes_nothing_away(tmp_path: Path) -> None:
     """What was found for all devices is printed and written; why there is none for fewer is said."""
-    network = ["llama", "--set", "hidden=2048", "--set", "layers=24", "--batch", "8", "--rule", "adam"]
+    network = ["llama", "--set", "hidden=8192", "--set", "layers=1", "--batch", "8", "--rule", "adam"]
     out = str(tmp_path / "plan.json")
     words = ["search", *network, "-m", "p100", "-n", "4", "--budget", "5p", "--out", out, "--also-for", "1"]
     made = CliRunner().invoke(main, [*words, "--json"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 sys.path.insert(0, str(Path(__file__).parent))
 import networks  # noqa: E402
-from starting import environment  # noqa: E402
+from starting import environment, free_port  # noqa: E402
 
 import taskflow  # noqa: E402
 from taskflow.export import exported  # noqa: E402
@@ -83,16 +82,17 @@ def test_a_lost_agent(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nnodes", "2:4", "--nproc-per-node", "1", "--max-restarts", "3",
         "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}", "--rdzv-id", "job",
-        str(PROGRAM), str(STEPS), str(LOST),
     ]
+    program = [str(PROGRAM), str(STEPS), str(LOST)]
     shared = {**environment(), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     agents, said = [], [tmp_path / f"said{k}" for k in range(4)]
     try:
         for k, file in enumerate(said):
             with file.open("wb") as out:
+                # All are at the endpoint's address: without being told, whichever comes first has the store.
                 agents.append(subprocess.Popen(
-                    command, cwd=tmp_path, env={**shared, "KEEP_OR_LOSE": "lose" if k == 2 else "keep"}, stdin=subprocess.DEVNULL,
-                    stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+                    [*command, "--rdzv-conf", f"is_host={k == 0}", *program], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=out,
+                    stderr=subprocess.STDOUT, start_new_session=True, env={**shared, "KEEP_OR_LOSE": "lose" if k == 2 else "keep"},
                 ))
         ends = [agent.wait(800) for agent in agents]
     finally:
@@ -110,9 +110,3 @@ def test_a_lost_agent(tmp_path: Path) -> None:
     assert before == STEPS and len(parts) > 1 and notes[-1][0] < 4
     for _, step, loss in notes:
         assert loss == pytest.approx(wanted[step], rel=1e-4), step
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return int(one.getsockname()[1])

@@ -1,10 +1,13 @@
-"""Plans for JAX: what GSPMD cannot express is named, and an exported module on eight simulated CPU devices gives the losses,
-gradients and weights of one device, and of taskflow's own runtime, with shards and collectives as planned."""
+"""Plans for JAX: what GSPMD cannot express is named, and an exported module on eight simulated CPU devices, of one process and of
+several, gives the losses, gradients and weights of one device, and of taskflow's own runtime, with shards and collectives as
+planned."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from math import prod
@@ -146,22 +149,45 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 # ---- run on eight devices --------------------------------------------------------------------------------------------
 
 
-def trained(folder: Path, name: str, plans: list[taskflow.Strategy], graph: taskflow.OperatorGraph) -> list[dict[str, Any]]:
-    """What train_beside_jax.py says of a network under each plan, after the checks that all must pass."""
+def trained(
+    folder: Path, name: str, plans: list[taskflow.Strategy], graph: taskflow.OperatorGraph, processes: int = 1
+) -> list[dict[str, Any]]:
+    """What train_beside_jax.py says of a network under each plan, after the checks that all must pass in every process. Shards are
+    those of all processes."""
     for number, strategy in enumerate(plans):
         found = exported(graph, strategy, "jax", f"plan_{number}.py")
         assert not found.differences, [str(d) for d in found.differences]
         (folder / f"plan_{number}.py").write_text(found.files[f"plan_{number}.py"])
     modules = [f"plan_{number}" for number in range(len(plans))]
-    done = starting.run_python(str(HERE / "train_beside_jax.py"), name, "5", *modules, folder=folder, limit=580.0)
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-5000:]
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    for row, strategy in zip(rows, plans, strict=True):
-        assert all(ours == pytest.approx(alone, rel=TOLERANCE) for ours, alone in row["losses"]), (strategy.name, row["losses"])
-        assert row["gradients"] < TOLERANCE and row["weights"] < TOLERANCE, (strategy.name, row["gradients"], row["weights"])
-        assert row["losses"][-1][0] != row["losses"][0][0]
-        check_shards(row, graph, strategy)
+    address = f"127.0.0.1:{starting.free_port()}"
+
+    def run(rank: int) -> subprocess.CompletedProcess[str]:
+        place = f"{rank}/{processes}@{address}"
+        return starting.run_python(str(HERE / "train_beside_jax.py"), place, name, "5", *modules, folder=folder, limit=580.0)
+
+    with ThreadPoolExecutor(processes) as pool:
+        for done in pool.map(run, range(processes)):
+            assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-5000:]
+    rows = []
+    for module, strategy in zip(modules, plans, strict=True):
+        parts = [json.loads((folder / f"{module}.{rank}.json").read_text()) for rank in range(processes)]
+        for row in parts:
+            assert all(ours == pytest.approx(alone, rel=TOLERANCE) for ours, alone in row["losses"]), (strategy.name, row["losses"])
+            assert row["gradients"] < TOLERANCE and row["weights"] < TOLERANCE, (strategy.name, row["gradients"], row["weights"])
+            assert row["losses"][-1][0] != row["losses"][0][0]
+        rows.append(of_all(parts))
+        check_shards(rows[-1], graph, strategy)
     return rows
+
+
+def of_all(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the first of several processes says, with the devices of all: each has as many, and shards of one shape."""
+    for key in ("params", "state"):
+        for path, (*shapes, devices) in parts[0][key].items():
+            others = [part[key][path] for part in parts[1:]]
+            assert all(other[:-1] == shapes and len(other[-1]) == len(devices) for other in others), (path, shapes, others)
+            devices += [device for other in others for device in other[-1]]
+    return parts[0]
 
 
 def check_shards(row: dict[str, Any], graph: taskflow.OperatorGraph, strategy: taskflow.Strategy) -> None:
@@ -208,20 +234,21 @@ def gradients_in_taskflow(name: str, graph: taskflow.OperatorGraph, strategy: ta
     return {key: (weights[key] - value.astype("float64")) / 1e6 for key, value in run.parameters().items()}
 
 
-def both(folder: Path, name: str, *plans: str) -> list[dict[str, Any]]:
+def both(folder: Path, name: str, *plans: str, processes: int = 1) -> list[dict[str, Any]]:
     """On eight devices under plans, beside taskflow's runtime under the first of them."""
     import jax_networks
 
     graph = jax_networks.graph(name)
     strategies = [strategy_of(graph, plan) for plan in plans]
-    rows = trained(folder, name, strategies, graph)
+    rows = trained(folder, name, strategies, graph, processes)
     ours, gradients = in_taskflow(name, graph, strategies[0]), gradients_in_taskflow(name, graph, strategies[0])
     for row in rows:
         assert [loss for loss, _ in row["losses"]] == pytest.approx(ours, rel=TOLERANCE)
-        with np.load(folder / f"{row['module']}.npz") as found:
-            assert set(found) == set(gradients)
-            for key, value in gradients.items():
-                assert np.abs(found[key] - value).max() < TOLERANCE * np.abs(value).max(), (row["module"], key)
+        for rank in range(processes):
+            with np.load(folder / f"{row['module']}.{rank}.npz") as found:
+                assert set(found) == set(gradients)
+                for key, value in gradients.items():
+                    assert np.abs(found[key] - value).max() < TOLERANCE * np.abs(value).max(), (row["module"], rank, key)
     return rows
 
 
@@ -252,6 +279,17 @@ def test_the_guide_s_program_runs(tmp_path: Path) -> None:
 ], ids=" and ".join)
 def test_a_llama_trains_as_on_one_device_and_as_here(plans: tuple[str, ...], tmp_path: Path) -> None:
     both(tmp_path, "llama", *plans)
+
+
+@needs_jax
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("processes,name,plans", [
+    (2, "mlp", ("t2 d4", "d8 fsdp")), (2, "llama", ("t2 d4", "t4 d2 mb2 zero1", "d8 zero3 hsdp4")),
+    (4, "mlp", ("t4 d2", "d8 zero1")),
+], ids=["2-mlp", "2-llama", "4-mlp"])
+def test_over_processes_as_on_one_device_and_as_here(processes: int, name: str, plans: tuple[str, ...], tmp_path: Path) -> None:
+    both(tmp_path, name, *plans, processes=processes)
 
 
 @needs_jax

@@ -1,6 +1,7 @@
-"""python train_beside_jax.py NETWORK STEPS MODULE ...: trains a network under each exported module, and on one device. Prints a
-line of JSON for each: losses of both, how far gradients and weights are apart, shapes of shards, and the program's collectives.
-Writes the first step's gradients to MODULE.npz, by the graph's names."""
+"""python train_beside_jax.py RANK/MANY@ADDRESS NETWORK STEPS MODULE ...: trains a network under each exported module on eight
+devices, and on one. As one of MANY processes it has a share of the devices, meets the others at ADDRESS, and computes for itself
+what one device gives. Writes to MODULE.RANK.json (gloo prints on what it likes): losses of both, how far gradients and weights are
+apart, the process's shards, and the program's collectives; to MODULE.RANK.npz: the first step's gradients, by the graph's names."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+PLACE, _, ADDRESS = sys.argv[1].partition("@")
+RANK, MANY = map(int, PLACE.split("/"))
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={8 // MANY}"
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path[:0] = [str(Path.cwd()), str(Path(__file__).parent)]
 import jax  # noqa: E402
@@ -19,12 +22,18 @@ import jax_networks as networks  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 from hlo import collectives  # noqa: E402
+from jax.experimental import multihost_utils  # noqa: E402
+
+
+def whole(x: Any) -> np.ndarray:
+    """An array, parts of which other processes may have."""
+    return np.asarray(x if MANY == 1 else multihost_utils.process_allgather(x, tiled=True))
 
 
 def apart(a: Any, b: Any) -> float:
     """The largest difference of elements, relative to the largest element of its array."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b))
-    return max(float(np.abs(np.asarray(x) - np.asarray(y)).max() / np.abs(np.asarray(y)).max()) for x, y in pairs)
+    return max(float(np.abs(whole(x) - np.asarray(y)).max() / np.abs(np.asarray(y)).max()) for x, y in pairs)
 
 
 def by_name(tree: Any) -> dict[str, Any]:
@@ -33,7 +42,7 @@ def by_name(tree: Any) -> dict[str, Any]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = ".".join(str(part.key) for part in path).removeprefix("params.")
         kernel = name.endswith(".kernel")
-        found[name.replace(".kernel", ".weight")] = np.asarray(leaf).T if kernel else np.asarray(leaf)
+        found[name.replace(".kernel", ".weight")] = whole(leaf).T if kernel else whole(leaf)
     return found
 
 
@@ -67,12 +76,13 @@ def trained(name: str, module: str, batches: list[Any]) -> dict[str, Any]:
     value, grads = jax.jit(lambda p, b: plan.gradients(loss, p, b, on=mesh, counted=networks.counted))(params, batch)
     wanted, expected = jax.jit(jax.value_and_grad(alone_loss))(given, batches[0])
     gradients = apart(grads, expected)
-    np.savez(f"{module}.npz", **by_name(grads))
+    np.savez(f"{module}.{RANK}.npz", **by_name(grads))
+    numbers = {device: number for number, device in enumerate(jax.devices())}  # the plan's
 
     def shards(tree: Any) -> dict[str, Any]:
         return {
             ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path): [
-                list(leaf.shape), list(leaf.sharding.shard_shape(leaf.shape)), [s.device.id for s in leaf.addressable_shards],
+                list(leaf.shape), list(leaf.sharding.shard_shape(leaf.shape)), [numbers[s.device] for s in leaf.addressable_shards],
             ] for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if leaf.ndim
         }
 
@@ -97,6 +107,9 @@ def trained(name: str, module: str, batches: list[Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    name, steps, *modules = sys.argv[1:]
+    if MANY > 1:
+        jax.distributed.initialize(ADDRESS, MANY, RANK)
+    name, steps, *modules = sys.argv[2:]
     for module in modules:
-        print(json.dumps(trained(name, module, networks.batches(name, int(steps)))), flush=True)
+        found = trained(name, module, networks.batches(name, int(steps)))
+        Path(f"{module}.{RANK}.json").write_text(json.dumps(found))

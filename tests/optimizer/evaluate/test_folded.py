@@ -202,7 +202,7 @@ def test_micro_batches_of_unequal_size_are_not_folded(sizes: tuple[int, ...]) ->
 
 
 def test_the_evaluator_folds_large_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = network("llama", 48)
+    graph = network("llama", 32)
     monkeypatch.setattr("taskflow.optimizer.evaluate.ordered.MOST_WHOLE", 100_000)
     evaluator = make_evaluator(graph, MACHINE, rule=RULE)
     strategy = map_graph(HybridParallel("p2 d8 mb1"), graph, MACHINE)

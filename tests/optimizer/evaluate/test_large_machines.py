@@ -63,11 +63,12 @@ def test_what_is_kept_of_a_folded_step_is_not_evaluated_again(monkeypatch: pytes
     assert evaluator.set(map_graph(HybridParallel(plans[1]), graph, machine)) == other and len(folds) == 2  # was not kept
 
 
-def test_a_timeline_is_that_of_the_current_strategy() -> None:
-    graph, machine = _graph(64), load_machine("h100", 8)
+def test_a_timeline_is_that_of_the_current_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskflow.optimizer.evaluate.ordered.MOST_WHOLE", 1000)  # pieces: the first has more, the second fewer
+    graph, machine = build("GPT-2", batch=16, dtype="bfloat16", dropout=0.0, layers=2), load_machine("h100", 8)
     costs = make_evaluator(graph, machine, rule=Adam()).costs
     evaluator = OrderedEvaluator(graph, machine, costs, Adam(), None)
-    folded, whole = (map_graph(HybridParallel(plan), graph, machine) for plan in ("t2 p2 d2 mb1 zero1", "d8 mb8 zero2"))
+    folded, whole = (map_graph(HybridParallel(plan), graph, machine) for plan in ("t2 p2 d2 mb1 zero1", "d8 mb2 zero2"))
     seconds = evaluator.set(folded)
     evaluator.keep()
     assert evaluator.step is not None and evaluator.timeline().makespan == seconds

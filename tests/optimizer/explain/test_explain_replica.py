@@ -22,7 +22,7 @@ PLANS = (
 
 @pytest.mark.parametrize(("plan", "devices"), PLANS)
 def test_the_first_replica_says_what_all_tasks_say(plan: str, devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = build("llama", preset="small", batch=32, layers=8, hidden=256, dtype="bfloat16")
+    graph = build("llama", preset="small", batch=32, layers=4, hidden=256, dtype="bfloat16")
     machine = load_machine("h100", devices)
     evaluator = make_evaluator(graph, machine, rule=Adam())
     strategy = map_graph(HybridParallel(plan), graph, machine)
