@@ -118,8 +118,8 @@ def search_command(
     )
     unsaved = _saved(problem, found, out)
     beside_it = beside(problem, spending.beside, silent)
-    if algorithm == "guided" and target is None and memory and space == SpaceOptions():
-        before, found = found, better(problem, found, beside_it)
+    if algorithm == "guided" and memory and space == SpaceOptions() and not products:
+        before, found = found, better(problem, found, beside_it, target)
         unsaved = _saved(problem, found, out) if found is not before else unsaved
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json(), "beside": beside_it}
     sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`

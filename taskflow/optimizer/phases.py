@@ -330,7 +330,8 @@ def _repair(run: SearchRun) -> SearchResult | None:
     assert isinstance(error, NothingFits)
     late = Deadline(run.deadline.left + LATE_CHANGE)
     change = change_that_fits(
-        evaluator.graph, evaluator.machine, evaluator.rule, over=lambda: late.expired, allowed=run.allowed.may_have
+        evaluator.graph, evaluator.machine, evaluator.rule, over=lambda: late.expired, allowed=run.allowed.may_have,
+        all_of_a_layer=run.target.all_of_a_layer if run.target else "full",
     )
     advice = change.advice
     end = Deadline(run.deadline.left + max(LATE_PLAN, run.options.budget.seconds / 4))

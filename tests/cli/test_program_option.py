@@ -78,8 +78,9 @@ def test_a_measured_program_is_kept_and_cores_have_none_whatever_framework_a_pla
 
 
 @pytest.mark.parametrize("machine,dtype,said", [
-    ("v100", "bf16", "v100 has no units for bfloat16, --dtype fp16 multiplies 8x as fast"), ("v100", "fp16", ""), ("v100", "fp32", ""),
-    ("h100", "bf16", ""), ("k80", "bf16", ""), ("tpu-v5e", "fp16", "tpu-v5e has no units for float16, --dtype bf16 multiplies 6x"),
+    ("v100", "bf16", "v100 has no units for bfloat16, --dtype fp16 multiplies 8x as fast"), ("v100", "fp16", ""),
+    ("v100", "fp32", ""), ("h100", "bf16", ""), ("k80", "bf16", ""),
+    ("tpu-v5e", "fp16", "tpu-v5e has no units for float16, --dtype bf16 multiplies 6x"),
 ])  # fmt: skip
 def test_a_type_that_devices_are_slow_in_is_named(machine: str, dtype: str, said: str) -> None:
     text = run("simulate", "MLP", "--size", "small", "-m", machine, "-n", "2", "--dtype", dtype, "--strategy", "data")
