@@ -85,6 +85,11 @@ def _built(name: str, batch: int | None, devices: int, size: str, settings: dict
         return _call(name, batch, settings)
     if name.endswith(".py"):
         raise ValueError(f"model {name}: which function of the file? write {name}:FUNCTION")
+    if name.endswith(".json"):
+        raise ValueError(
+            f"model {name}: a config of Hugging Face is hf:{name}; a plan is what 'taskflow explain {name}' and --strategy take, beside "
+            "its model"
+        )
     known, model = _find(name, size)
     preset = "small" if size == "small" else "paper"
     config = model.small if preset == "small" else model.paper

@@ -45,6 +45,7 @@ FILES = {
         (("simulate", "hf:nowhere", "-n", "2"), "hf: there is no file nowhere; give a config.json, or the folder of a model"),
         (("simulate", "hf:deep.json", "-n", "2"), "hf: deep.json is not JSON: "),
         (("simulate", "nowhere.pt2", "-n", "2"), "model nowhere.pt2: there is no file nowhere.pt2"),
+        (("simulate", "plan.json", "-n", "2"), "a config of Hugging Face is hf:plan.json; a plan is what 'taskflow explain plan.json'"),
         (("simulate", *MLP, "--batch", str(10**24)), "has more than 2**50 elements, which no machine holds"),
         (("simulate", *MLP, "--strategy", "wrong.py:Mine"), "write the module's name, not the file's: wrong:Mine"),
         (("simulate", *MLP, "--strategy", "wrong:Mine"), "cannot import wrong: SyntaxError: "),
