@@ -232,7 +232,8 @@ def _plans(run: SearchRun) -> SearchResult | None:
         run.proposals += searched.proposals
         if run.plans_alone:
             raise HopelessError(f"search: no plan was found in time that fits the memory ({searched.grid})")
-        run.error = NothingFits(f"search: found no plan for {graph.name} ({allowed.refused or searched.grid})")
+        in_time = " in time" if searched.grid.fitting and not searched.grid.simulated else ""
+        run.error = NothingFits(f"search: found no plan for {graph.name}{in_time} ({allowed.refused or searched.grid})")
     return first
 
 

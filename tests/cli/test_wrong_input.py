@@ -37,7 +37,7 @@ FILES = {
     ("words", "message"),
     [
         (("simulate", "leaves.py:net", "-n", "2"), "the function ends the program (sys.exit) (line 3 of leaves.py)"),
-        (("simulate", "leaves.py:net", "-n", "2", "--dtype", "bf16"), "a torch.nn.Module by to(torch.bfloat16), and leave --dtype out"),
+        (("simulate", "leaves.py:net", "-n", "2", "--dtype", "bf16"), "by to(torch.bfloat16), and leave --dtype out"),
         (("simulate", "script.py:net", "-n", "2"), "it ends the program (sys.exit) (line 3 of script.py); put what it runs"),
         (("simulate", "gpt-2", "--set", "layers=-1", "-n", "2"), "GPT-2: layers must be a positive integer, got -1"),
         (("simulate", "moe", "--set", "experts=0", "-n", "2"), "MoE: experts must be a positive integer, got 0"),

@@ -418,6 +418,21 @@ def test_what_there_was_no_time_to_look_at_is_not_said_to_need_more() -> None:
     assert whole.advice.endswith("use a smaller network")
 
 
+def test_plans_that_fit_and_that_there_was_no_time_to_simulate(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said that the time was short, not that there is no plan."""
+    of, looked = import_module("taskflow.optimizer.phases"), SimpleNamespace(result=None, proposals=0)
+    looked.grid = GridResult(None, None, 0.0, 90, 87, (), 0, (), 0.1)
+    monkeypatch.setattr(of, "plan_search", lambda *_, **__: looked)
+    monkeypatch.setattr(of, "change_that_fits", lambda *_, **__: FittingChange("give it a larger budget"))
+    barred = tuple(replace(one, bars=lambda _: "barred") if one.name == "operators" else one for one in of.PHASES)
+    monkeypatch.setattr(of, "PHASES", barred)
+    with pytest.raises(ValueError, match=r"no plan for Llama in time \(90 plans, 87 known to fit, 0 sim.*\); give it a"):
+        search(network(), machine(), rule=RULE, budget="5s")
+    looked.grid = replace(looked.grid, fitting=0)
+    with pytest.raises(ValueError, match=r"no plan for Llama \(90 plans, 0 known to fit, 0 simulated\)"):
+        search(network(), machine(), rule=RULE, budget="5s")
+
+
 def test_long_samples_may_be_cut_to_fit() -> None:
     """Sixteen times as long a sample as the network's own, on a node whose weights fit: only a context group holds it."""
     graph = llama(replace(LlamaConfig.small(), batch=1, layers=2, steps=4096, hidden=64, inner=160, vocabulary=512), "bfloat16")
