@@ -113,7 +113,7 @@ def test_links_of_other_makes_of_a_chip() -> None:
 def test_a_chip_that_nobody_measured_reaches_what_its_nearest_one_does() -> None:
     """The best product of the A100, the L40S, the H100, the B200 and the MI300X, as a part of their peak."""
     for share, names in (
-        (271 / 312, ("a10g", "rtx3090", "rtx-a6000", "a100-pcie")), (265 / 362, ("l4", "rtx4090", "rtx6000-ada")),
+        (271 / 312, ("a10g", "rtx3090", "rtx-a6000", "a100-pcie")), (265 / 362, ("rtx4090",)),
         (794 / 989, ("h100-pcie",)), (1745 / 2250, ("rtx5090", "rtx-pro-6000")), (668 / 1307.4, ("mi250x",)),
         (0.75, ("v100", "t4")),
     ):  # fmt: skip
@@ -121,6 +121,15 @@ def test_a_chip_that_nobody_measured_reaches_what_its_nearest_one_does() -> None
             (kind,) = load_machine(name, 1).kinds
             assert kind.reaches("contraction", 0.75) == pytest.approx(share, abs=1e-3), name
             assert kind.program is not None and "measured" in kind.source, name
+
+
+@pytest.mark.parametrize("name, as_of", [
+    ("l4", "l40s"), ("rtx6000-ada", "l40s"), ("h20", "h100"), ("h800", "h100"), ("a800", "a100"),
+])  # fmt: skip
+def test_products_of_a_chip_like_a_measured_one_reach_its_part_of_the_peak(name: str, as_of: str) -> None:
+    (one,), (other,) = load_machine(name, 1).kinds, load_machine(as_of, 1).kinds
+    assert one.matrix_products == other.matrix_products and one.matrix_products
+    assert one.rate("bfloat16") <= 1.01 * other.rate("bfloat16") and one.program == other.program
 
 
 def test_k80_routes() -> None:
