@@ -197,7 +197,8 @@ def more_time(found: SearchResult, budget: Budget) -> str | None:
     if found.stopped != "budget" or not isfinite(budget.seconds) or found.proposals >= SIMULATED:
         return None
     plans = "one simulated plan" if found.proposals == 1 else f"{found.proposals} simulated plans"
-    return f"this answer rests on {plans}; give it --budget {max(2, ceil(budget.seconds * MORE / 60))}m"
+    rests = f"this answer rests on {plans}" if found.proposals else "there was no time for more than plans that people write"
+    return f"{rests}; give it --budget {max(2, ceil(budget.seconds * MORE / 60))}m"
 
 
 def _saved(problem: Problem, found: SearchResult, out: str | None) -> OSError | None:
