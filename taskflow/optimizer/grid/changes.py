@@ -91,8 +91,8 @@ def _savings(
     grid: PlanGrid, devices: int, over: Callable[[], bool], allowed: Callable[[HybridPlan], bool]
 ) -> list[tuple[HybridPlan, float]]:
     """Plans that save memory, each with the bytes that it needs: with all of a node or one device a group, as many stages as
-    divide, and the smallest and the largest micro-batches. Samples are whole, or as cut as the node allows. What needs least comes first,
-    since there may be no time for all."""
+    divide, and the smallest and the largest micro-batches. Samples are whole, or as cut as the node allows. What needs least comes
+    first, since there may be no time for all."""
     graph, sums = grid.graph, grid.sums
     node, batch = min(node_size(grid.machine), devices), samples(graph)
     found: list[tuple[HybridPlan, float]] = []
