@@ -9,7 +9,16 @@ from taskflow.cli.problem import Problem, describe
 from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, render
 from taskflow.mapper import HybridParallel, map_graph
-from taskflow.optimizer import NO_TIME, BudgetExhausted, Deadline, SearchResult, has_usual_plans, usual_plans
+from taskflow.optimizer import (
+    NO_TIME,
+    BudgetExhausted,
+    Deadline,
+    SearchResult,
+    has_usual_plans,
+    refusal,
+    target_named,
+    usual_plans,
+)
 from taskflow.optimizer.evaluate import TooManyTasksError
 
 
@@ -37,19 +46,20 @@ def beside(problem: Problem, seconds: float, quiet: bool) -> list[dict[str, Any]
     return rows
 
 
-def better(problem: Problem, found: SearchResult, rows: list[dict[str, Any]]) -> SearchResult:
+def better(problem: Problem, found: SearchResult, rows: list[dict[str, Any]], target: str | None = None) -> SearchResult:
     """Return what a search found, or the fastest plan beside it if that fits and is faster: a search that had little time has not
-    come to it."""
-    fitting = [row for row in rows if row.get("fits_memory") and row["iteration_seconds"] < found.seconds]
-    if not fitting:
-        return found
-    best = min(fitting, key=lambda row: float(row["iteration_seconds"]))
-    seconds = best["iteration_seconds"]
-    strategy = map_graph(HybridParallel(best["plan"]), problem.graph, problem.machine)
-    return replace(
-        found, strategy=strategy, seconds=seconds, starts={**found.starts, best["name"]: seconds}, optimal=False, optimal_among="",
-        local=False, lower_bound=min(found.lower_bound, seconds),
-    )
+    come to it. ``target``: the framework that must be able to express it."""
+    refuses = refusal(problem.memory_check, target_named(target, problem.graph)) if target is not None else None
+    faster = [row for row in rows if row.get("fits_memory") and row["iteration_seconds"] < found.seconds]
+    for row in sorted(faster, key=lambda row: float(row["iteration_seconds"])):
+        strategy, seconds = map_graph(HybridParallel(row["plan"]), problem.graph, problem.machine), row["iteration_seconds"]
+        if refuses is not None and refuses(strategy):
+            continue
+        return replace(
+            found, strategy=strategy, seconds=seconds, starts={**found.starts, row["name"]: seconds}, optimal=False,
+            optimal_among="", local=False, lower_bound=min(found.lower_bound, seconds),
+        )
+    return found
 
 
 def beside_table(found: dict[str, Any], found_plan: str, rows: list[dict[str, Any]]) -> str:

@@ -33,8 +33,9 @@ from taskflow.runtime.job import INTERRUPTED, say_once
 
 BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc", "guided")
 GRID, USUAL = "grid", "usual plans"
-SHARES = {GRID: 4, "placement": 2, "optcnn": 2, "mcmc": 2, "guided": 8}
-"""Parts of the time that is left: each plan and search gets its share of those that are still to come (1 unless it is here)."""
+SHARES = {"data": 6, GRID: 4, "placement": 2, "optcnn": 2, "mcmc": 2, "guided": 8}
+"""Parts of the time that is left: each plan and search gets its share of those that are still to come (1 unless it is here). Data
+parallelism comes first, when nothing is known yet, and is what all others are compared with."""
 DEALT = "experts: plans that deal them are compared with --expert-imbalance 1 (search looks at them in any case)"
 NO_TIME_FOR_IT = "no time to simulate it"
 

@@ -85,6 +85,11 @@ def _built(name: str, batch: int | None, devices: int, size: str, settings: dict
         return _call(name, batch, settings)
     if name.endswith(".py"):
         raise ValueError(f"model {name}: which function of the file? write {name}:FUNCTION")
+    if name.endswith(".json"):
+        raise ValueError(
+            f"model {name}: a config of Hugging Face is hf:{name}; a plan is for 'taskflow explain {name}', or for --strategy, "
+            "beside its model"
+        )
     known, model = _find(name, size)
     preset = "small" if size == "small" else "paper"
     config = model.small if preset == "small" else model.paper
@@ -139,6 +144,11 @@ def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGra
             continue
         if key not in taken and not wild:
             there_are = ", ".join(taken) or "none"
+            if key == "dtype":
+                raise ValueError(
+                    f"model {name}: --dtype is for a function that takes the parameter 'dtype' (it has {there_are}); make the "
+                    "network of that type in the function, a torch.nn.Module by to(torch.bfloat16), and leave --dtype out"
+                )
             raise ValueError(f"model {name}: no parameter {key!r}{_meant(key, taken)}; there are {there_are}")
         values[key] = _argument(f"model {name}", key, text, taken.get(key), hints)
     if batch is not None:

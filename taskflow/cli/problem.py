@@ -16,15 +16,16 @@ from taskflow.cli.options import PROGRAM, RULES, default_rule, given_settings
 from taskflow.cli.tables import nbytes, render
 from taskflow.cli.trusted import trusted
 from taskflow.export import PROGRAM_OF
+from taskflow.floats import FLOATS
 from taskflow.graph import OperatorGraph
-from taskflow.machine import Cluster, load_machine, preset_names
+from taskflow.machine import Cluster, Device, load_machine, preset_names
 from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, paths_of, read_strategy
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
 from taskflow.optimizer.cost import ANALYTIC, COSTS, untimed
 from taskflow.optimizer.evaluate import Evaluator, has_no_timeline, where_time_goes
 from taskflow.programs import PROBED, load_program
 from taskflow.reading import path_here
-from taskflow.wording import milliseconds, some
+from taskflow.wording import listed, milliseconds, some
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,21 @@ class Problem:
 
     @property
     def costs(self) -> str:
-        """Return which costs and which update rule a prediction rests on, and what of the network was not timed."""
+        """Return which costs and which update rule a prediction rests on, what of the network was not timed, and whether devices
+        are slow in its type."""
         lacks = some(untimed(self.graph, self.machine.processors[0].device), 5)
-        return f"costs: {self.evaluator.costs.name}{lacks and f' (not timed: {lacks})'}; rule: {self.made_from.get('rule')}"
+        rests = f"costs: {self.evaluator.costs.name}{lacks and f' (not timed: {lacks})'}; rule: {self.made_from.get('rule')}"
+        return listed((rests, *(other_type(kind, self.graph.dtype.name) for kind in self.machine.kinds)), "; ")
+
+
+def other_type(device: Device, dtype: str) -> str:
+    """Return which 16-bit type a device multiplies in faster than in this one, for which it has no units; "" if it has."""
+    other = {"bfloat16": "fp16", "float16": "bf16"}.get(dtype, "")
+    rates = dict(device.flops_per_second)
+    best = rates.get(FLOATS.get(other, ""), 0.0)
+    if dtype in rates or best <= rates["float32"]:
+        return ""
+    return f"{device.kind} has no units for {dtype}, --dtype {other} multiplies {best / rates['float32']:.2g}x as fast"
 
 
 def trace_prediction(problem: Problem, plan: str, path: str) -> None:

@@ -118,8 +118,8 @@ def search_command(
     )
     unsaved = _saved(problem, found, out)
     beside_it = beside(problem, spending.beside, silent)
-    if algorithm == "guided" and target is None and memory and space == SpaceOptions():
-        before, found = found, better(problem, found, beside_it)
+    if algorithm == "guided" and memory and space == SpaceOptions() and not products:
+        before, found = found, better(problem, found, beside_it, target)
         unsaved = _saved(problem, found, out) if found is not before else unsaved
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json(), "beside": beside_it}
     sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`
@@ -197,7 +197,8 @@ def more_time(found: SearchResult, budget: Budget) -> str | None:
     if found.stopped != "budget" or not isfinite(budget.seconds) or found.proposals >= SIMULATED:
         return None
     plans = "one simulated plan" if found.proposals == 1 else f"{found.proposals} simulated plans"
-    return f"this answer rests on {plans}; give it --budget {max(2, ceil(budget.seconds * MORE / 60))}m"
+    rests = f"this answer rests on {plans}" if found.proposals else "there was no time for more than plans that people write"
+    return f"{rests}; give it --budget {max(2, ceil(budget.seconds * MORE / 60))}m"
 
 
 def _saved(problem: Problem, found: SearchResult, out: str | None) -> OSError | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
@@ -243,11 +243,11 @@ def _within(machine: Machine, around: Ring) -> float:
     )
 
 
-def _together(ways: Iterable[Sequence[Link]]) -> float:
+def _together(ways: Sequence[Sequence[Link]]) -> float:
     """Return the bytes a second of several routes between a node's processors and the network together: the sum over their
-    narrowest links, each counted once."""
-    narrow = {
-        link.number: link.bytes_per_second
-        for way in ways for link in [way[0] if len(way) == 1 else min(way, key=lambda k: k.bytes_per_second)]
-    }
-    return sum(narrow.values())
+    narrowest links, each counted once, and no more than the links give together that they begin or end with."""
+    narrow = [way[0] if len(way) == 1 else min(way, key=lambda k: k.bytes_per_second) for way in ways]
+    return min(
+        sum({link.number: link.bytes_per_second for link in links}.values())
+        for links in (narrow, [way[0] for way in ways], [way[-1] for way in ways])
+    )

@@ -49,10 +49,10 @@ def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
         name, _, precision = text.lower().partition(":")
         if precision and name in preset_names():
             raise ValueError(f"machine {text}: no precision {precision!r} of products; use :tf32 or :bf16")
-        close = get_close_matches(name, preset_names(), 1)
+        close = " or ".join(get_close_matches(name, preset_names(), 3))
         raise ValueError(
-            f"no machine {text!r}{f' (did you mean {close[0]}?)' if close else ''}; use {', '.join(preset_names())}, or a machine "
-            "file FILE.json"
+            f"no machine {text!r}{f' (did you mean {close}?)' if close else ''}; use one that 'taskflow machines' lists, or a "
+            "machine file FILE.json"
         )
     machine = parse(machine_content(path), str(path))
     return machine if devices is None else machine.prefix(devices)

@@ -134,7 +134,12 @@ def multiplies(graph: OperatorGraph) -> bool:
 
 def attends(graph: OperatorGraph) -> bool:
     """True if `suits`, and activations are multiplied with each other, as in attention."""
-    return suits(graph) and any(node.operator.kind in ("matmul", "flash_attention", "attention_blocks") for node in graph)
+    return suits(graph) and has_attention(graph)
+
+
+def has_attention(graph: OperatorGraph) -> bool:
+    """True if activations are multiplied with each other."""
+    return any(node.operator.kind in ("matmul", "flash_attention", "attention_blocks") for node in graph)
 
 
 def node_size(machine: Machine) -> int:

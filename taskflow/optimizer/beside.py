@@ -8,7 +8,16 @@ from math import gcd
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper import HybridParallel, Strategy, layer_numbers, map_graph, parse_plan, samples, suits
+from taskflow.mapper import (
+    HybridParallel,
+    Strategy,
+    has_attention,
+    layer_numbers,
+    map_graph,
+    multiplies,
+    parse_plan,
+    samples,
+)
 from taskflow.optimizer.budget import BudgetExhausted
 from taskflow.optimizer.grid import expert_degrees, make_grid
 from taskflow.optimizer.memory_check import MemoryCheck
@@ -16,7 +25,7 @@ from taskflow.optimizer.units import reads_words
 from taskflow.rules import UpdateRule
 
 MOST_TENSOR, MOST_SAMPLES = 8, 4  # that share a layer; of a micro-batch of Megatron-LM's way
-FULL = ("", " recompute=full")
+FULL, WHOLE = ("", " recompute=full"), ("", " recompute=whole")  # PyTorch's checkpoints stop early, Megatron-LM's do not
 DOUBTFUL = 0.05  # of the memory that a plan may need too much in closed form: few of those beyond it fit after all
 NO_TIME = "there was no time to try it"
 
@@ -34,9 +43,11 @@ class UsualPlan:
 
 
 def has_usual_plans(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:
-    """Return whether a network has such plans: if its samples are rows of words, it has layers with matrix products, and it is
-    trained on several devices."""
-    if not reads_words(graph) or rule is None or len(machine.processors) < 2 or graph.carries or not suits(graph):
+    """Return whether a network has such plans: if its samples are rows of words or it has attention, as over an image's patches, it
+    has layers with matrix products, and it is trained on several devices."""
+    if rule is None or len(machine.processors) < 2 or graph.carries or not multiplies(graph):
+        return False
+    if not reads_words(graph) and not has_attention(graph):
         return False
     return max(layer_numbers(graph).values(), default=0) >= 1
 
@@ -63,7 +74,7 @@ def usual_plans(
     yield first("FSDP", [f"d{count} mb{size} zero3{again}" for again in FULL for size in sizes])
     yield first("Megatron-LM", [
         f"t{t} p{p} d{count // t // p}{f' e{e}' if e > 1 else ''} mb{size} zero1{again}"
-        for again in FULL for t, p, e in _shared(graph, machine) if batch % (count // t // p) == 0
+        for again in WHOLE for t, p, e in _shared(graph, machine) if batch % (count // t // p) == 0
         for size in _sizes(min(MOST_SAMPLES, batch // (count // t // p)))
     ])  # fmt: skip
 

@@ -232,7 +232,8 @@ def _plans(run: SearchRun) -> SearchResult | None:
         run.proposals += searched.proposals
         if run.plans_alone:
             raise HopelessError(f"search: no plan was found in time that fits the memory ({searched.grid})")
-        run.error = NothingFits(f"search: found no plan for {graph.name} ({allowed.refused or searched.grid})")
+        in_time = " in time" if searched.grid.fitting and not searched.grid.simulated else ""
+        run.error = NothingFits(f"search: found no plan for {graph.name}{in_time} ({allowed.refused or searched.grid})")
     return first
 
 
@@ -330,7 +331,8 @@ def _repair(run: SearchRun) -> SearchResult | None:
     assert isinstance(error, NothingFits)
     late = Deadline(run.deadline.left + LATE_CHANGE)
     change = change_that_fits(
-        evaluator.graph, evaluator.machine, evaluator.rule, over=lambda: late.expired, allowed=run.allowed.may_have
+        evaluator.graph, evaluator.machine, evaluator.rule, over=lambda: late.expired, allowed=run.allowed.may_have,
+        all_of_a_layer=run.target.all_of_a_layer if run.target else "full",
     )
     advice = change.advice
     end = Deadline(run.deadline.left + max(LATE_PLAN, run.options.budget.seconds / 4))

@@ -12,7 +12,7 @@ from math import inf
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster
-from taskflow.mapper import HybridParallel, HybridPlan, map_graph, node_size, samples, suits
+from taskflow.mapper import HybridParallel, HybridPlan, map_graph, multiplies, node_size, samples
 from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.grid import MARGIN, GraphTables, PlanMemory, PlanSums, memory_of_plan
 from taskflow.optimizer.memory_check import MemoryCheck
@@ -58,7 +58,7 @@ def ways_to_shard(
     true, no more steps are planned. The graph's batch should be several samples a device, as steps have `ACCUMULATED`
     micro-batches."""
     sums, count = PlanSums(GraphTables(graph, machine), rule), len(machine.processors)
-    shared = [t for t in (2, 4, MOST_TENSOR) if t <= node_size(machine) and count % t == 0] if suits(graph) else []
+    shared = [t for t in (2, 4, MOST_TENSOR) if t <= node_size(machine) and count % t == 0] if multiplies(graph) else []
     plans = [(name, 1, plan) for name, plan in WAYS]
     plans += [(name, t, plan) for name, plan in SHARING for t in (shared if plan.recompute == "none" else shared[-1:])]
     for name, t, kind in plans:

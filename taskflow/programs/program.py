@@ -148,8 +148,9 @@ class TrainingProgram:
         return self.change_seconds + nbytes / self.change_bytes_per_second
 
     def on(self, kind: str) -> TrainingProgram:
-        """Return the program as it is on a kind of device."""
-        own = dict(dict(self.gpus).get(kind, ()))
+        """Return the program as it is on a kind of device. What is known of ``a100`` holds for ``a100-40gb`` too."""
+        known = dict(self.gpus)
+        own = dict(known.get(kind) or known.get(kind.partition("-")[0], ()))
         return replace(self, gpus=(), **own)
 
     def passing(self, kind: str) -> Passes:

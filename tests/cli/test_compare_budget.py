@@ -46,6 +46,16 @@ def test_searches_share_the_seconds_that_are_left(budgets: dict[str, Budget]) ->
     assert {name: said["left_out"][name] for name in shares} == dict.fromkeys(shares, "nothing fits")
 
 
+def test_what_the_others_are_compared_with_gets_the_most_time_of_plans(
+    budgets: dict[str, Budget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+    monkeypatch.setattr(CommandBudget, "part", lambda self, share: shares.append(share) or Budget(1e6))  # type: ignore[func-returns-value]
+    compared(*LLAMA, "--budget", "36s")
+    data, model, expert = shares[:3]
+    assert data > 4 * model and 0.2 < data < 0.3 and expert > model
+
+
 def test_proposals_are_of_each_search(budgets: dict[str, Budget]) -> None:
     compared(*LLAMA, "--budget", "40p")
     assert set(budgets.values()) == {Budget(inf, 40)}

@@ -82,6 +82,7 @@ def test_networks_without_layers_are_not_shared() -> None:
 @pytest.mark.parametrize(("stopped", "budget", "proposals", "said"), [
     ("budget", "10s", 2, "this answer rests on 2 simulated plans; give it --budget 2m"),
     ("budget", "5m", 1, "this answer rests on one simulated plan; give it --budget 20m"),
+    ("budget", "10s", 0, "there was no time for more than plans that people write; give it --budget 2m"),
     ("budget", "10s", 500, None), ("budget", "5p", 2, None), ("finished", "10s", 2, None),
 ])  # fmt: skip
 def test_an_answer_that_rests_on_few_plans_says_so(stopped: str, budget: str, proposals: int, said: str | None) -> None:

@@ -103,3 +103,13 @@ def test_a_measured_program_is_kept_and_cores_have_none_whatever_framework_a_pla
     probed = load_machine("h100", 2).driven_by(replace(load_program("fsdp"), name=PROBED))
     save(replace(probed, name="mine"), tmp_path / "mine.json")
     assert json.loads(run(*words, str(tmp_path / "mine.json")))["costs"] == "analytic mine (probed)"
+
+
+@pytest.mark.parametrize("machine,dtype,said", [
+    ("v100", "bf16", "v100 has no units for bfloat16, --dtype fp16 multiplies 8x as fast"), ("v100", "fp16", ""),
+    ("v100", "fp32", ""), ("h100", "bf16", ""), ("k80", "bf16", ""),
+    ("tpu-v5e", "fp16", "tpu-v5e has no units for float16, --dtype bf16 multiplies 6x"),
+])  # fmt: skip
+def test_a_type_that_devices_are_slow_in_is_named(machine: str, dtype: str, said: str) -> None:
+    text = run("simulate", "MLP", "--size", "small", "-m", machine, "-n", "2", "--dtype", dtype, "--strategy", "data")
+    assert said in text if said else "has no units" not in text

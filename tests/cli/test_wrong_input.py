@@ -37,6 +37,7 @@ FILES = {
     ("words", "message"),
     [
         (("simulate", "leaves.py:net", "-n", "2"), "the function ends the program (sys.exit) (line 3 of leaves.py)"),
+        (("simulate", "leaves.py:net", "-n", "2", "--dtype", "bf16"), "by to(torch.bfloat16), and leave --dtype out"),
         (("simulate", "script.py:net", "-n", "2"), "it ends the program (sys.exit) (line 3 of script.py); put what it runs"),
         (("simulate", "gpt-2", "--set", "layers=-1", "-n", "2"), "GPT-2: layers must be a positive integer, got -1"),
         (("simulate", "moe", "--set", "experts=0", "-n", "2"), "MoE: experts must be a positive integer, got 0"),
@@ -45,6 +46,7 @@ FILES = {
         (("simulate", "hf:nowhere", "-n", "2"), "hf: there is no file nowhere; give a config.json, or the folder of a model"),
         (("simulate", "hf:deep.json", "-n", "2"), "hf: deep.json is not JSON: "),
         (("simulate", "nowhere.pt2", "-n", "2"), "model nowhere.pt2: there is no file nowhere.pt2"),
+        (("simulate", "plan.json", "-n", "2"), "a config of Hugging Face is hf:plan.json; a plan is "),
         (("simulate", *MLP, "--batch", str(10**24)), "has more than 2**50 elements, which no machine holds"),
         (("simulate", *MLP, "--strategy", "wrong.py:Mine"), "write the module's name, not the file's: wrong:Mine"),
         (("simulate", *MLP, "--strategy", "wrong:Mine"), "cannot import wrong: SyntaxError: "),

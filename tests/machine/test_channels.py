@@ -124,6 +124,19 @@ def test_meshes_have_rings_over_all_links() -> None:
         assert bus("mi300x", range(members), 1 << 30) / GB == pytest.approx(measured, rel=0.08)
 
 
+@pytest.mark.parametrize("cards, wide", [(50, 50), (200, 8 * 15.75)])
+def test_cards_that_all_processors_share_limit_what_leaves_a_node(cards: float, wide: float) -> None:
+    """Eight routes of 15.75 GB/s each to one way out: what is narrower counts, though no single route is wider than it."""
+    v100 = load_machine("v100", 16)
+    (node,) = v100.nodes
+    links = tuple(replace(link, bytes_per_second=cards * GB) if link.between[-1] == "network" else link for link in node.wires)
+    machine = replace(v100, nodes=(replace(node, wires=links),))
+    assert machine.collectives is not None
+    found = collective(machine, range(16))
+    assert isinstance(found, Channels)
+    assert found.network_bytes_per_second == pytest.approx(wide * GB * machine.collectives.network_share)
+
+
 @pytest.mark.parametrize("nbytes, measured", [(1 << 20, 5.4), (16 << 20, 64), (256 << 20, 229), (16 << 30, 382)])
 def test_four_nodes_of_p6_b200(nbytes: int, measured: float) -> None:
     """Bus bandwidth of all-reduces as measured there, GB/s (ml-engineering)."""

@@ -188,7 +188,7 @@ def test_mesh_and_link_between_the_same_two(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_there_or_not_json(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no machine 'k90' \(did you mean k80\?\); use a100, a100-v100, a3-high"):
+    with pytest.raises(ValueError, match=r"no machine 'k90' \(did you mean k80\?\); use one that 'taskflow machines' lists, or a "):
         load_machine("k90")
     with pytest.raises(FileNotFoundError, match=r"none.json does not exist"):
         load_machine(tmp_path / "none.json")

@@ -24,8 +24,18 @@ from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.simulate import roofline, simulate
 
 GIB = 1 << 30
-CLOUDS = ("a3-high", "a3-mega", "a3-ultra", "nd-h100-v5", "nd-mi300x-v5", "p4d", "p5", "p5en", "p6-b200")
-BOUGHT = ("a100", "b200", "b300", "gb200", "gb300", "gh200", "h100", "h200", "l40s", "mi300x", "mi325x", "mi355x")
+CLOUDS = (
+    "a2-highgpu", "a2-ultragpu", "a3-high", "a3-mega", "a3-ultra", "a4-highgpu", "g4dn", "g5", "g6", "g6e", "nd-a100-v4",
+    "nd-h100-v5", "nd-h200-v5", "nd-mi300x-v5", "ndm-a100-v4", "p3", "p3dn", "p4d", "p4de", "p5", "p5en", "p6-b200",
+)  # fmt: skip
+ON_PCIE = (
+    "a100-pcie", "a10g", "h100-pcie", "l4", "l40s", "rtx-a6000", "rtx-pro-6000", "rtx3090", "rtx4090", "rtx5090", "rtx6000-ada",
+    "t4",
+)  # fmt: skip
+BOUGHT = (
+    "a100", "a800", "b200", "b300", "gb200", "gb300", "gh200", "h100", "h20", "h200", "h800", "mi250x", "mi300x", "mi325x",
+    "mi355x", "superpod-h100", "v100", *ON_PCIE,
+)  # fmt: skip
 TPUS = ("tpu-v5e", "tpu-v5p", "tpu-v6e")
 CLUSTERS = (*BOUGHT, *CLOUDS, *TPUS, "a100-v100", "k80", "k80-peak", "p100", "p100-peak")
 
@@ -61,6 +71,9 @@ def test_presets_are_what_the_paper_says() -> None:
     ("mi300x", 400), ("mi325x", 400), ("mi355x", 400), ("l40s", 50), ("p4d", 50), ("p5", 400), ("p5en", 400), ("p6-b200", 400),
     ("a3-high", 100), ("a3-mega", 200), ("a3-ultra", 400), ("nd-h100-v5", 400), ("nd-mi300x-v5", 400),
     ("tpu-v5e", 256 * 3.125), ("tpu-v6e", 256 * 12.5),
+    ("v100", 50), ("p3", 3.125), ("p3dn", 12.5), ("mi250x", 100), ("a10g", 12.5), ("l4", 12.5), ("t4", 12.5), ("rtx4090", 12.5),
+    ("a100-pcie", 25), ("h100-pcie", 50), ("rtx-pro-6000", 50), ("a800", 200), ("h800", 400), ("h20", 400), ("a2-highgpu", 12.5),
+    ("a2-ultragpu", 12.5), ("p4de", 50), ("a4-highgpu", 400), ("nd-a100-v4", 200), ("ndm-a100-v4", 200), ("nd-h200-v5", 400),
 ])  # fmt: skip
 def test_what_leaves_a_node(name: str, cards: float) -> None:
     """GB/s of all cards of a node together, as vendors say it (docs/guide/machines.md), and one machine more of a kind."""
@@ -80,6 +93,43 @@ def test_presets_that_begin_as_another() -> None:
     assert p5.collectives is not None and h100.collectives is not None
     assert p5.collectives.switch == h100.collectives.switch
     assert p5.collectives.network_step_seconds == 3.5e-5 and h100.collectives.network_step_seconds == 1.2e-5
+
+
+def test_links_of_other_makes_of_a_chip() -> None:
+    """GB/s each way between two GPUs of a node: as exported to China, in a DGX-1's cube, over bridges, and through the host."""
+    for name, pair, rate in (
+        ("a800", (0, 1), 200), ("h800", (0, 7), 200), ("h20", (0, 7), 450), ("v100", (0, 3), 50), ("v100", (0, 1), 25),
+        ("v100", (0, 5), 15.75), ("mi250x", (0, 1), 200), ("mi250x", (0, 2), 50), ("rtx3090", (0, 1), 56.25),
+        ("rtx3090", (1, 2), 15.75), ("rtx4090", (0, 1), 15.75), ("rtx6000-ada", (0, 1), 31.5), ("rtx-pro-6000", (0, 1), 63),
+    ):  # fmt: skip
+        assert min(link.bytes_per_second for link in load_machine(name).route(*pair)) == rate * 1e9, (name, pair)
+    links = [sum(link.bytes_per_second for b in range(8) for link in load_machine("v100").route(a, b)[:1] if a != b
+                 and "pcie" not in link.name) for a in range(8)]  # fmt: skip
+    assert links == [150e9] * 8  # six NVLinks each
+    h800, h100 = load_machine("h800", 1).kinds[0], load_machine("h100", 1).kinds[0]
+    assert h800.rate("bfloat16") == h100.rate("bfloat16") and h800.rate("float64") == 1e12
+
+
+def test_a_chip_that_nobody_measured_reaches_what_its_nearest_one_does() -> None:
+    """The best product of the A100, the L40S, the H100, the B200 and the MI300X, as a part of their peak."""
+    for share, names in (
+        (271 / 312, ("a10g", "rtx3090", "rtx-a6000", "a100-pcie")), (265 / 362, ("rtx4090",)),
+        (794 / 989, ("h100-pcie",)), (1745 / 2250, ("rtx5090", "rtx-pro-6000")), (668 / 1307.4, ("mi250x",)),
+        (0.75, ("v100", "t4")),
+    ):  # fmt: skip
+        for name in names:
+            (kind,) = load_machine(name, 1).kinds
+            assert kind.reaches("contraction", 0.75) == pytest.approx(share, abs=1e-3), name
+            assert kind.program is not None and "measured" in kind.source, name
+
+
+@pytest.mark.parametrize("name, as_of", [
+    ("l4", "l40s"), ("rtx6000-ada", "l40s"), ("h20", "h100"), ("h800", "h100"), ("a800", "a100"),
+])  # fmt: skip
+def test_products_of_a_chip_like_a_measured_one_reach_its_part_of_the_peak(name: str, as_of: str) -> None:
+    (one,), (other,) = load_machine(name, 1).kinds, load_machine(as_of, 1).kinds
+    assert one.matrix_products == other.matrix_products and one.matrix_products
+    assert one.rate("bfloat16") <= 1.01 * other.rate("bfloat16") and one.program == other.program
 
 
 def test_k80_routes() -> None:

@@ -53,7 +53,7 @@ USUAL = {  # memory of a device: the plans; "!": does not fit
     80e9: ("d16 mb2", "d16 mb2 zero3", "t1 p1 d16 mb2 zero1"),
     0.15e9: ("d16 mb1!", "d16 mb2 zero3", "t2 p1 d8 mb4 zero1"),
     0.06e9: ("d16 mb1!", "d16 mb2 zero3 recompute=full", "t4 p1 d4 mb1 zero1"),
-    1e6: ("d16 mb1!", "d16 mb1 zero3 recompute=full!", "t8 p2 d1 mb1 zero1 recompute=full!"),
+    1e6: ("d16 mb1!", "d16 mb1 zero3 recompute=full!", "t8 p2 d1 mb1 zero1 recompute=whole!"),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
@@ -15,6 +15,7 @@ from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.rules import UpdateRule
 
 MOST_TIMES = 64  # as many devices as there are
+MORE_TIME = "give it a larger budget"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +30,19 @@ class FittingChange:
 def change_that_fits(
     graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, grid: PlanGrid | None = None,
     over: Callable[[], bool] = lambda: False, allowed: Callable[[HybridPlan], bool] = lambda plan: True,
+    all_of_a_layer: str = "full",
 ) -> FittingChange:
     """Return what would fit where nothing was found: a pipelined or sharded plan on these devices, or more devices. Nothing is said
     of networks that have no such plans, and of machines that are not described. By closed forms, which leave out most
     short-lived arrays, so with a tenth of the memory left free. Once ``over`` answers true, it says what it has found until then.
-    ``allowed``: which plans may be said at all."""
+    ``allowed``: which plans may be said at all; ``all_of_a_layer``: as of `make_grid`."""
     if not isinstance(machine, Cluster) or not any(node.parameters for node in graph):
         return FittingChange()
     if graph.carries or samples(graph) < 1:
         return FittingChange()
     count = len(machine.processors)
     try:
-        grid = grid or PlanGrid(graph, machine, rule)
+        grid = grid or PlanGrid(graph, machine, rule, None, all_of_a_layer)
         savings = _savings(grid, count, over, allowed)
         if (found := _least_changed(grid, savings)) is not None:
             plans = found[0], min(savings, key=lambda one: one[1])[0]
@@ -52,16 +54,19 @@ def change_that_fits(
                 larger = machine.prefix(times * count)
             except ValueError:  # no more may be had
                 break
-            more = PlanGrid(graph, larger, rule)
+            more = PlanGrid(graph, larger, rule, None, all_of_a_layer)
             if (found := _least_changed(more, _savings(more, times * count, over, allowed))) is not None:
                 advice = _need(found[1], grid.memory_bytes)
                 return FittingChange(f"{times * count} devices would do: plan '{found[0]}' would fit ({advice})")
     except ValueError:  # the network cannot be taken apart so
         return FittingChange()
     if not savings:
-        return FittingChange()
+        return FittingChange(MORE_TIME if over() else "")
     least = min(savings, key=lambda one: one[1])
-    return FittingChange(f"the plan that needs least is '{least[0]}' ({_need(least[1], grid.memory_bytes)}); use a smaller network")
+    needs = f"'{least[0]}' ({_need(least[1], grid.memory_bytes)})"
+    if over():
+        return FittingChange(f"of {len(savings)} plans that there was time to look at, {needs} needs least; {MORE_TIME}")
+    return FittingChange(f"the plan that needs least is {needs}; use a smaller network")
 
 
 def _need(nbytes: float, have: int) -> str:
@@ -78,31 +83,34 @@ def _least_changed(grid: PlanGrid, savings: Sequence[tuple[HybridPlan, float]]) 
 def _changes(plan: HybridPlan, batch: int) -> tuple[int, int, int, int]:
     whole = (plan.micro_batch or 1) == batch // (plan.data or 1)
     inside = (plan.zero > 0) + (plan.recompute != "none") + (not whole)
-    around = 2 * (plan.tensor > 1) + 3 * (plan.pipeline > 1)
-    return inside + around, plan.zero, plan.tensor * plan.pipeline, -(plan.micro_batch or 1)
+    around = 2 * (plan.tensor > 1) + 2 * (plan.context > 1) + 3 * (plan.pipeline > 1)
+    return inside + around, plan.zero, plan.tensor * plan.context * plan.pipeline, -(plan.micro_batch or 1)
 
 
 def _savings(
     grid: PlanGrid, devices: int, over: Callable[[], bool], allowed: Callable[[HybridPlan], bool]
 ) -> list[tuple[HybridPlan, float]]:
     """Plans that save memory, each with the bytes that it needs: with all of a node or one device a group, as many stages as
-    divide, and the smallest and the largest micro-batches."""
+    divide, and the smallest and the largest micro-batches. Samples are whole, or as cut as the node allows. What needs least comes
+    first, since there may be no time for all."""
     graph, sums = grid.graph, grid.sums
-    batch = samples(graph)
+    node, batch = min(node_size(grid.machine), devices), samples(graph)
     found: list[tuple[HybridPlan, float]] = []
-    for t in dict.fromkeys((1, min(node_size(grid.machine), devices))):
-        for p in (p for p in range(1, max(1, sums.layers) + 1) if devices % (t * p) == 0):
-            d = devices // (t * p)
-            if over():
-                return found
-            if batch % d:
-                continue
-            for mb in dict.fromkeys((batch // d, 1)):
-                for recompute in sums.levels:
-                    for zero in range(4) if d > 1 else (0,):
-                        plan = HybridPlan(tensor=t, pipeline=p, data=d, micro_batch=mb, zero=zero, recompute=recompute)
-                        if allowed(plan) and (nbytes := _bytes(sums, plan, batch)) is not None:
-                            found.append((plan, nbytes))
+    for t in dict.fromkeys((node, 1)):
+        for c in dict.fromkeys((1, max(c for c in sums.axes.context if t * c <= node))):
+            for p in (p for p in range(1, max(1, sums.layers) + 1) if devices % (t * c * p) == 0):
+                d = devices // (t * c * p)
+                if over():
+                    return found
+                if batch % d:
+                    continue
+                for mb in dict.fromkeys((1, batch // d)):
+                    for recompute in reversed(sums.levels):
+                        for zero in (3, 2, 1, 0) if c * d > 1 else (0,):
+                            shape = HybridPlan(tensor=t, context=c, pipeline=p, data=d, micro_batch=mb)
+                            plan = replace(shape, zero=zero, recompute=recompute)
+                            if allowed(plan) and (nbytes := _bytes(sums, plan, batch)) is not None:
+                                found.append((plan, nbytes))
     return found
 
 

@@ -20,10 +20,8 @@ from taskflow.mapper import (
     node_size,
     recomputed,
     samples,
-    suits,
 )
 from taskflow.optimizer.space import unequal
-from taskflow.optimizer.units import reads_words
 from taskflow.rules import UpdateRule
 
 MOST_VIRTUAL = 8  # stages of one rank
@@ -149,7 +147,7 @@ def no_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> 
         return "the network is not trained"
     if len(machine.processors) < 2:
         return "there is one device"
-    if not (suits(graph) or (reads_words(graph) and multiplies(graph))) or max(layer_numbers(graph).values(), default=0) < 1:
+    if not multiplies(graph) or max(layer_numbers(graph).values(), default=0) < 1:
         return "the network has no layers with matrix products"
     if graph.carries:
         return "the network carries states from step to step"

@@ -44,6 +44,11 @@ def test_a_gpu_may_have_figures_of_its_own() -> None:
     program = TrainingProgram(3e-5, name="mine", gpus=(("a100", (("host_seconds", 5e-5), ("memory", 0.5))),))
     assert program.on("h100").host_seconds == 3e-5 and program.on("a100").host_seconds == 5e-5
     assert program.on("a100").memory == 0.5 and not program.on("a100").gpus
+    assert program.on("a100-40gb").host_seconds == 5e-5 and program.on("gb200").host_seconds == 3e-5
+    of_both = replace(program, gpus=(*program.gpus, ("a100-40gb", (("host_seconds", 6e-5),))))
+    assert of_both.on("a100-40gb").host_seconds == 6e-5
+    (one,), (other,) = load_machine("p4d", 1).kinds, load_machine("a100", 1).kinds
+    assert one.program == other.program
 
 
 def test_a_machine_file_says_its_program_by_name_or_by_figures() -> None:

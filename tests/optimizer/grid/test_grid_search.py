@@ -393,6 +393,59 @@ def test_the_smallest_change_that_fits_is_said() -> None:
     assert str(change.plans[0]) in change.advice
 
 
+def test_a_framework_that_computes_whole_layers_again_is_offered_that() -> None:
+    """Megatron-LM has no word for ``full``: recomputation would never be offered."""
+    again, kept = (_needs(HybridPlan(data=2, micro_batch=1, recompute=word), 2) for word in ("full", "none"))
+    assert again < kept
+    memory = int((again + kept) / 2 / 0.9)
+
+    def allowed(plan: HybridPlan) -> bool:
+        alone = plan.tensor == plan.pipeline == plan.context == plan.micro_batch == 1 and not plan.zero
+        return alone and plan.recompute in ("none", "whole")
+
+    assert not change_that_fits(network(), machine(2, memory), RULE, allowed=allowed).plans
+    change = change_that_fits(network(), machine(2, memory), RULE, allowed=allowed, all_of_a_layer="whole")
+    assert "recompute=whole' would fit" in change.advice
+
+
+def test_what_there_was_no_time_to_look_at_is_not_said_to_need_more() -> None:
+    looks = iter(range(100))
+    change = change_that_fits(network(), machine(8, 10**3), RULE, over=lambda: next(looks) > 1)
+    assert "that there was time to look at, 't8 " in change.advice and change.advice.endswith("give it a larger budget")
+    assert "smaller network" not in change.advice and not change.plans
+    assert change_that_fits(network(), machine(8, 10**3), RULE, over=lambda: True).advice == "give it a larger budget"
+    whole = change_that_fits(network(), machine(8, 10**3), RULE)
+    assert whole.advice.endswith("use a smaller network")
+
+
+def test_plans_that_fit_and_that_there_was_no_time_to_simulate(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said that the time was short, not that there is no plan."""
+    of, looked = import_module("taskflow.optimizer.phases"), SimpleNamespace(result=None, proposals=0)
+    looked.grid = GridResult(None, None, 0.0, 90, 87, (), 0, (), 0.1)
+    monkeypatch.setattr(of, "plan_search", lambda *_, **__: looked)
+    monkeypatch.setattr(of, "change_that_fits", lambda *_, **__: FittingChange("give it a larger budget"))
+    barred = tuple(replace(one, bars=lambda _: "barred") if one.name == "operators" else one for one in of.PHASES)
+    monkeypatch.setattr(of, "PHASES", barred)
+    with pytest.raises(ValueError, match=r"no plan for Llama in time \(90 plans, 87 known to fit, 0 sim.*\); give it a"):
+        search(network(), machine(), rule=RULE, budget="5s")
+    looked.grid = replace(looked.grid, fitting=0)
+    with pytest.raises(ValueError, match=r"no plan for Llama \(90 plans, 0 known to fit, 0 simulated\)"):
+        search(network(), machine(), rule=RULE, budget="5s")
+
+
+def test_long_samples_may_be_cut_to_fit() -> None:
+    """Sixteen times as long a sample as the network's own, on a node whose weights fit: only a context group holds it."""
+    graph = llama(replace(LlamaConfig.small(), batch=1, layers=2, steps=4096, hidden=64, inner=160, vocabulary=512), "bfloat16")
+
+    def allowed(plan: HybridPlan) -> bool:
+        return plan.tensor == 1 and plan.pipeline == 1 and plan.recompute == "none"
+
+    grid = PlanGrid(graph, load_machine("h100", 8), RULE)
+    cut = memory_of_plan(grid.sums, HybridPlan(context=8, data=1, micro_batch=1), 1).nbytes
+    change = change_that_fits(graph, machine(8, int(cut * 1.2)), RULE, allowed=allowed)
+    assert change.plans and change.plans[0].context == 8, change.advice
+
+
 def test_more_devices_are_the_change_where_no_plan_fits() -> None:
     least = min(_needs(HybridPlan(data=2, micro_batch=1, zero=3, recompute="full"), 2),
                 _needs(HybridPlan(tensor=2, data=1, micro_batch=1, recompute="full"), 2))  # fmt: skip
@@ -428,7 +481,7 @@ def test_what_would_fit_is_asked_only_if_nothing_does(
 
     monkeypatch.setattr(of, "plan_search", none_fits)
     monkeypatch.setattr(of, "held_bytes", lambda *_: 0)
-    monkeypatch.setattr(of, "change_that_fits", lambda *_, over, allowed: asked.append(over()) or FittingChange("buy more"))
+    monkeypatch.setattr(of, "change_that_fits", lambda *_, over, **_others: asked.append(over()) or FittingChange("buy more"))
     if memory is None:
         assert searched(budget="0.5s").seconds > 0 and not asked
         return
