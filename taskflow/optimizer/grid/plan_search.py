@@ -29,6 +29,7 @@ LOOKS, LEAST_LOOKS = 100, 2000
 GRID_LOOKS = 0.5  # of these, for the grid
 FIT_SHARE = 0.5  # of the time after the grid, for plans that recompute as much as memory requires
 NEARLY = 1.02  # times the seconds that are expected of the fastest
+WORTH = 0.97  # times the best seconds so far: a plan of such a price may take all of the time that is left
 MOST_FITTED = 3  # simulations of one of these, each with the memory that the one before left
 DESCENT_SHARE = 0.3  # of the time after the grid, for descents by price
 MOST_DESCENDED = 6  # plans that these end at and that are simulated
@@ -241,7 +242,7 @@ class _PlanSearch:
             for _ in range(MOST_FITTED):
                 if one is None:
                     break
-                before, until = trial.seconds, self.end if trial.promises(one.seconds) else end
+                before, until = trial.seconds, self.end if one.seconds < WORTH * trial.seconds < inf else end
                 if (took := self._took(trial, one.plan, one.micro_batches, until)) is None:
                     left += self._plainer(one) if one.plan in self.waiting else []
                     break

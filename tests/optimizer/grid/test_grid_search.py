@@ -268,12 +268,38 @@ def test_time_that_is_left_goes_to_plans_that_had_none_in_their_share(monkeypatc
     monkeypatch.setattr(module._PlanSearch, "_from", lambda *_: None)
     grid, deadline = PlanGrid(graph, cluster, RULE), Deadline(100.0, lambda: clock[0])
     monkeypatch.setattr(PlanTrial, "promises", lambda trial, seconds: False)
+    monkeypatch.setattr(module, "WORTH", 0.0)  # of which no plan may take more than its share
     found = module.plan_search(
         make_evaluator(graph, cluster, rule=RULE), SearchOptions(Budget(seconds=100.0), deadline=deadline), grid
     )
     prices = {one.plan: one.seconds for one in grid.fitting}
     assert len(simulated) == 3 and min(prices.values()) in (prices.get(one) for one in simulated[1:])
     assert found.result is not None and found.result.seconds < found.grid.seconds
+
+
+@pytest.mark.parametrize(("worth", "count"), [(0.0, 1), (0.97, 2)])
+def test_a_plan_that_is_worth_it_may_take_all_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch, worth: float, count: int
+) -> None:
+    """A simulation takes 40 s of 100, and plans that recompute as much as the memory requires have 30 s of them."""
+    graph, cluster, clock, simulated = network(batch=16), machine(4), [0.0], []
+    module, of = import_module("taskflow.optimizer.grid.plan_search"), PlanTrial.of
+
+    def slow(trial: PlanTrial, plan: HybridPlan) -> float:
+        simulated.append(plan)
+        clock[0] += 40.0
+        return of(trial, plan)
+
+    monkeypatch.setattr(PlanTrial, "of", slow)
+    monkeypatch.setattr(PlanTrial, "room_for", lambda trial, plan, count, seconds: seconds >= 40)
+    monkeypatch.setattr(PlanTrial, "promises", lambda trial, seconds: False)
+    monkeypatch.setattr(PlanGrid, "usual", lambda grid, over: grid.plans()[0][-1:])
+    for name in ("_descend", "_from", "_late"):
+        monkeypatch.setattr(module._PlanSearch, name, lambda *_: None)
+    monkeypatch.setattr(module, "WORTH", worth)
+    options = SearchOptions(Budget(seconds=100.0), deadline=Deadline(100.0, lambda: clock[0]))
+    module.plan_search(make_evaluator(graph, cluster, rule=RULE), options, PlanGrid(graph, cluster, RULE))
+    assert len(simulated) == count
 
 
 def test_a_plan_of_many_pieces_tells_more_of_the_pace_than_one_of_few() -> None:
