@@ -34,6 +34,9 @@ SIMULATED = 12  # plans, at most, unless somebody says otherwise
 STARTING = 300  # pieces that are lowered in the time that each plan takes in any case
 PLACES = 8
 """Devices that are given their places in the time that one piece is lowered in."""
+PATIENCE, LEAST_PATIENCE = 4.0, 2.0
+"""Times the seconds that a simulation is expected to take, and seconds, after which it is broken off if another plan is known: one
+that turns out not to be folded would take all the time that there is."""
 SIMULATED_PIECES = 60
 """Pieces of one replica that are simulated in the time that one is lowered in."""
 BLOCKS = 30
@@ -239,6 +242,10 @@ def spare_of(lacks: Callable[[Strategy], str], strategy: Strategy) -> float:
     return min(lacks.spare(strategy)) if isinstance(lacks, MemoryCheck) and strategy.ordered else inf
 
 
+class TooLongError(ValueError):
+    """Error for a plan whose simulation takes far longer than expected."""
+
+
 class PlanTrial:
     """Simulates plans and keeps the fastest that fits. ``over``: true once time has run out; it ends a simulation if there is a
     plan already. ``make``: makes a plan's strategy."""
@@ -264,6 +271,7 @@ class PlanTrial:
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
         self._exchanges = 4 * sum(node.operator.kind == "dispatch" for node in evaluator.graph)  # there and back, twice
         self._clock = clock or Deadline()
+        self._until = inf  # by this clock a simulation may go on
         self._make = make or (lambda plan: map_graph(HybridParallel(plan), evaluator.graph, evaluator.machine))
         self._routed = any(node.operator.kind == "top_k_routing" for node in evaluator.graph)
         self._unfolded = runs_after_micro_batches(evaluator.graph)  # then no part of a step stands for all of it
@@ -275,8 +283,10 @@ class PlanTrial:
 
     def of(self, plan: HybridPlan) -> float:
         """Return the seconds of a step. Raises BudgetExhausted if the time ends meanwhile, ValueError if the plan does not fit
-        the network."""
-        begin = self._clock.elapsed
+        the network, or takes far longer than expected (TooLongError)."""
+        begin, count = self._clock.elapsed, self._micro_batches(plan)
+        most = max(LEAST_PATIENCE, PATIENCE * self.work(plan, count) * self.pace.of_a_piece)
+        self._until = begin + most if isfinite(self._clock.seconds) else inf
         with paused_collector(), self.evaluator.interruptible(self._checkpoint):
             strategy = self._make(plan)
             seconds = self.evaluator.set(strategy)
@@ -289,7 +299,7 @@ class PlanTrial:
                     self.spare = spare_of(self.lacks, strategy)
                     self.evaluator.keep()
                     self.history.append(Improvement(self.simulated, self._clock.elapsed, seconds))
-        if not has_no_order(plan, count := self._micro_batches(plan)):
+        if not has_no_order(plan, count):
             self.pace = self.pace.after(self.work(plan, count), self._clock.elapsed - begin)
         return seconds
 
@@ -330,3 +340,5 @@ class PlanTrial:
     def _checkpoint(self) -> None:
         if (self.best is not None and self.over()) or self.ended():
             raise BudgetExhausted
+        if self.best is not None and self._clock.elapsed > self._until:
+            raise TooLongError("simulating it takes far longer than expected")

@@ -130,7 +130,7 @@ class _PlanSearch:
         )
         trial = PlanTrial(
             self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end,
-            lambda: self.deadline.elapsed >= self.end, make=self.make,
+            lambda: self.deadline.elapsed >= self.end, self.deadline, self.make,
         )
         trial.begin_at(best)
         for one in self.begun:
