@@ -196,6 +196,8 @@ class _PlanSearch:
                 return
             before = trial.seconds
             if self._took(trial, one, count, self.end) is None:
+                if one not in self.waiting:  # it cannot be had, or takes far too long
+                    self.halved.add(one)
                 return
             self.halved.add(one)
             if trial.seconds >= before:
