@@ -11,7 +11,8 @@ of the best. ``changes`` finds what would fit if nothing does.
 from taskflow.optimizer.grid.allowed import Allowed, NotAllowedError
 from taskflow.optimizer.grid.changes import FittingChange, change_that_fits
 from taskflow.optimizer.grid.descent import descend
-from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanGrid, PlanTrial, best_of_grid, kendall, spare_of
+from taskflow.optimizer.grid.grid import SIMULATED, PlanGrid, PlanTrial, best_of_grid, spare_of
+from taskflow.optimizer.grid.grid_result import GridResult, Pace, kendall
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, bytes_in_program, memory_of_plan, rank_memories
 from taskflow.optimizer.grid.mixed import MixedGrid, make_grid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
-from math import inf, isfinite, nan
-from typing import Any
+from math import inf, isfinite
 
 from taskflow.collector import paused_collector
 from taskflow.graph import OperatorGraph
@@ -18,6 +15,7 @@ from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
 from taskflow.optimizer.grid.allowed import NotAllowedError
 from taskflow.optimizer.grid.bound_work import LayerWorks
+from taskflow.optimizer.grid.grid_result import GridResult, Pace
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, memory_of_plan
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.plan_bound import least_of_plans, least_unordered_bytes
@@ -33,12 +31,12 @@ from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import LOWERED
 
 SIMULATED = 12  # plans, at most, unless somebody says otherwise
-SECONDS_A_PIECE = 1e-3
-"""That a piece takes to be lowered and simulated, before any has been: about four tasks, of which a million takes a minute and
-more."""
 STARTING = 300  # pieces that are lowered in the time that each plan takes in any case
-PLACES = 4
+PLACES = 8
 """Devices that are given their places in the time that one piece is lowered in."""
+PATIENCE, LEAST_PATIENCE = 4.0, 2.0
+"""Times the seconds that a simulation is expected to take, and seconds, after which it is broken off if another plan is known: one
+that turns out not to be folded would take all the time that there is."""
 SIMULATED_PIECES = 60
 """Pieces of one replica that are simulated in the time that one is lowered in."""
 BLOCKS = 30
@@ -53,54 +51,6 @@ MUCH_FASTER = 0.9  # times the best seconds so far: a plan with such a price may
 LONGEST = 0.8  # of the time that is left, at most, for that
 SOON = 0.5  # of the time that is left, at most, for a plan that is simulated while none fits, unless there is no other
 DEAR = 1.1  # times the best seconds so far: a plan with such a price is not simulated in a search, which has better to do
-
-
-@dataclass(frozen=True, slots=True)
-class GridResult:
-    """Result of a search of the grid. ``best``: the fastest plan that was simulated and fits the memory; None if there is none.
-    ``plans``: their number. ``fitting``: how many were found to fit in closed form, in the time that there was. ``simulated``:
-    price and simulated seconds of each simulated plan. ``refused``: how many of these did not fit after all. ``left_out``: why
-    others were not simulated. ``pace``: seconds that simulation took per piece. ``history``: when each plan became the best.
-    ``spare``: bytes that the best one leaves of the memory."""
-
-    best: HybridPlan | None
-    strategy: Strategy | None
-    seconds: float
-    plans: int
-    fitting: int
-    simulated: tuple[tuple[float, float], ...]
-    refused: int
-    left_out: tuple[str, ...]
-    search_seconds: float
-    pace: float = SECONDS_A_PIECE
-    history: tuple[Improvement, ...] = ()
-    spare: float = inf
-
-    @property
-    def tau(self) -> float:
-        """Kendall's rank correlation of price and simulation; NaN for fewer than three plans."""
-        return kendall(self.simulated)
-
-    def __str__(self) -> str:
-        fit = max(self.fitting, len(self.simulated) - self.refused)  # one may be simulated before others are priced
-        counts = f"{self.plans:,} plans, {fit:,} known to fit, {len(self.simulated)} simulated"
-        return counts if self.tau != self.tau else f"{counts}, tau {self.tau:.2f}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything but the strategy as a JSON value."""
-        return {
-            "plan": str(self.best) if self.best is not None else None,
-            "iteration_seconds": self.seconds if self.best is not None else None,
-            "plans": self.plans, "fitting": self.fitting, "simulated": len(self.simulated), "refused_for_memory": self.refused,
-            "tau": None if self.tau != self.tau else self.tau, "left_out": list(self.left_out),
-            "search_seconds": self.search_seconds,
-        }
-
-
-def kendall(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return Kendall's rank correlation (tau a) of pairs of numbers; NaN for fewer than three pairs."""
-    signs = [(a[0] - b[0]) * (a[1] - b[1]) for a, b in combinations(pairs, 2)]
-    return sum((s > 0) - (s < 0) for s in signs) / len(signs) if len(pairs) > 2 else nan
 
 
 class PlanGrid(AnyGrid):
@@ -197,6 +147,7 @@ def best_of_grid(
     )
     counts = [0, 0]
     left_out: list[str] = []
+    waiting: list[PricedPlan] = []
     pairs: list[tuple[float, float]] = []
     own_end = end
     order = _order(grid, trial, counts, end, deadline, isfinite(end), must, looked)
@@ -219,11 +170,13 @@ def best_of_grid(
             break
         if (found or not must) and not trial.room_for(one.plan, one.micro_batches, left):
             left_out.append(f"{one.plan} (no time to simulate it)")
+            waiting.append(one)
             continue
         try:
             seconds = trial.of(one.plan)
         except BudgetExhausted:
             left_out.append(f"{one.plan} (no time to simulate it)")
+            waiting.append(one)
             break
         except KeyboardInterrupt:
             if trial.best is None:
@@ -238,7 +191,7 @@ def best_of_grid(
         pairs.append((one.seconds, seconds))
     return GridResult(
         trial.best, trial.strategy, trial.seconds, counts[0], counts[1], tuple(pairs), trial.refused, tuple(left_out[:5]),
-        deadline.elapsed - begin, trial.pace, tuple(trial.history), trial.spare,
+        deadline.elapsed - begin, trial.pace, tuple(trial.history), trial.spare, tuple(by_price(waiting)),
     )
 
 
@@ -289,6 +242,10 @@ def spare_of(lacks: Callable[[Strategy], str], strategy: Strategy) -> float:
     return min(lacks.spare(strategy)) if isinstance(lacks, MemoryCheck) and strategy.ordered else inf
 
 
+class TooLongError(ValueError):
+    """Error for a plan whose simulation takes far longer than expected."""
+
+
 class PlanTrial:
     """Simulates plans and keeps the fastest that fits. ``over``: true once time has run out; it ends a simulation if there is a
     plan already. ``make``: makes a plan's strategy."""
@@ -310,23 +267,26 @@ class PlanTrial:
         self.spare = inf
         """Bytes that the best plan leaves of the memory, on the device that has the fewest left."""
         self.seconds, self.refused, self.simulated = inf, 0, 0
-        self.pace = SECONDS_A_PIECE
+        self.pace = Pace()
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
         self._exchanges = 4 * sum(node.operator.kind == "dispatch" for node in evaluator.graph)  # there and back, twice
         self._clock = clock or Deadline()
+        self._until = inf  # by this clock a simulation may go on
         self._make = make or (lambda plan: map_graph(HybridParallel(plan), evaluator.graph, evaluator.machine))
-        self._paced = False  # whether `pace` is of a plan that was simulated
+        self._routed = any(node.operator.kind == "top_k_routing" for node in evaluator.graph)
         self._unfolded = runs_after_micro_batches(evaluator.graph)  # then no part of a step stands for all of it
 
     def begin_at(self, found: GridResult) -> None:
         """Continue from the result of a grid."""
         self.best, self.strategy, self.seconds, self.spare = found.best, found.strategy, found.seconds, found.spare
-        self.pace, self._paced = max(SECONDS_A_PIECE / 10, found.pace), bool(found.simulated)
+        self.pace = found.pace
 
     def of(self, plan: HybridPlan) -> float:
         """Return the seconds of a step. Raises BudgetExhausted if the time ends meanwhile, ValueError if the plan does not fit
-        the network."""
-        begin = self._clock.elapsed
+        the network, or takes far longer than expected (TooLongError)."""
+        begin, count = self._clock.elapsed, self._micro_batches(plan)
+        most = max(LEAST_PATIENCE, PATIENCE * self.work(plan, count) * self.pace.of_a_piece)
+        self._until = begin + most if isfinite(self._clock.seconds) else inf
         with paused_collector(), self.evaluator.interruptible(self._checkpoint):
             strategy = self._make(plan)
             seconds = self.evaluator.set(strategy)
@@ -339,10 +299,8 @@ class PlanTrial:
                     self.spare = spare_of(self.lacks, strategy)
                     self.evaluator.keep()
                     self.history.append(Improvement(self.simulated, self._clock.elapsed, seconds))
-        if not has_no_order(plan, count := self._micro_batches(plan)):
-            took = (self._clock.elapsed - begin) / self.work(plan, count)
-            self.pace = max(took, (self.pace + took) / 2) if self._paced else took
-            self._paced = True
+        if not has_no_order(plan, count):
+            self.pace = self.pace.after(self.work(plan, count), self._clock.elapsed - begin)
         return seconds
 
     def _micro_batches(self, plan: HybridPlan) -> int:
@@ -354,7 +312,7 @@ class PlanTrial:
 
     def room_for(self, plan: HybridPlan, micro_batches: int, seconds: float) -> bool:
         """True if this many seconds are likely to be enough for a plan."""
-        return self.work(plan, micro_batches) * self.pace <= seconds
+        return self.work(plan, micro_batches) * self.pace.of_a_piece <= seconds
 
     def work(self, plan: HybridPlan, micro_batches: int) -> int:
         """Return about how many pieces are lowered."""
@@ -364,6 +322,8 @@ class PlanTrial:
         devices = plan.tensor * plan.context
         if plan.shares:  # unequal replicas are not folded
             devices *= len(plan.shares)
+        elif plan.split == 1 and not self._routed:  # the members of a group of t do the same, and are
+            devices = plan.context
         blocks = 0
         if plan.experts > 1 and plan.tensor * plan.context > 1:  # all groups of an exchange with experts are lowered
             members = plan.tensor * plan.context * plan.experts
@@ -380,3 +340,5 @@ class PlanTrial:
     def _checkpoint(self) -> None:
         if (self.best is not None and self.over()) or self.ended():
             raise BudgetExhausted
+        if self.best is not None and self._clock.elapsed > self._until:
+            raise TooLongError("simulating it takes far longer than expected")

@@ -11,10 +11,12 @@ from taskflow.mapper import HybridPlan, Strategy, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline, Looks
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.grid.descent import descend
-from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid, spare_of
+from taskflow.optimizer.grid.grid import SIMULATED, PlanTrial, best_of_grid, spare_of
+from taskflow.optimizer.grid.grid_result import GridResult
 from taskflow.optimizer.grid.memory import MARGIN
 from taskflow.optimizer.grid.plans import held_bytes
-from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, by_price
+from taskflow.optimizer.grid.recompute_to_fit import LIMIT
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
@@ -27,11 +29,14 @@ LOOKS, LEAST_LOOKS = 100, 2000
 GRID_LOOKS = 0.5  # of these, for the grid
 FIT_SHARE = 0.5  # of the time after the grid, for plans that recompute as much as memory requires
 NEARLY = 1.02  # times the seconds that are expected of the fastest
+WORTH = 0.97  # times the best seconds so far: a plan of such a price may take all of the time that is left
 MOST_FITTED = 3  # simulations of one of these, each with the memory that the one before left
 DESCENT_SHARE = 0.3  # of the time after the grid, for descents by price
 MOST_DESCENDED = 6  # plans that these end at and that are simulated
 LOOKING = 0.5  # of these two, to find plans by price; the rest is to simulate them
 GOES_ON = 0.05  # of the time: with less left, a search does not go on
+MOST_WAITING = 100  # plans for which there was no time in their share of it
+OVERTIME = 2.0  # times what is left at the end: a plan that is expected to take no longer is begun, since nothing else would be
 DEARER = 1.1  # times the price of the current plan that a neighbour may have to be simulated
 
 
@@ -70,7 +75,7 @@ def plan_search(
     if (left := search.end - deadline.elapsed) <= GOES_ON * deadline.seconds:
         return found
     best = Begun(result.strategy.plan, result.strategy, result.seconds, spare_of(search.lacks, result.strategy))
-    again = _PlanSearch(evaluator, options, grid, left / deadline.left, make, (*begun, best), must=False)
+    again = _PlanSearch(evaluator, options, grid, left / deadline.left, make, (*begun, best), again=True)
     return _joined(found, again.found())
 
 
@@ -91,9 +96,10 @@ def _joined(found: PlansFound, again: PlansFound) -> PlansFound:
 class _PlanSearch:
     def __init__(
         self, evaluator: Evaluator, options: SearchOptions, grid: AnyGrid, share: float,
-        make: Callable[[HybridPlan], Strategy] | None, begun: Sequence[Begun], must: bool = True,
+        make: Callable[[HybridPlan], Strategy] | None, begun: Sequence[Begun], again: bool = False,
     ) -> None:
-        self.must = must and (not may_be_whole(grid) or not options.rivals)
+        self.must = not again and (not may_be_whole(grid) or not options.rivals)
+        self.again = again  # with what the first search has not looked at
         self.evaluator, self.options, self.grid, self.make, self.begun = evaluator, options, grid, make, begun
         self.deadline = options.deadline or Deadline(options.budget.seconds)
         self.end = self.deadline.elapsed + share * self.deadline.left
@@ -110,6 +116,7 @@ class _PlanSearch:
         self.left_out: list[str] = []
         self.halved: set[HybridPlan] = set()  # plans that `_split` has simulated
         self.climbed: set[HybridPlan] = set()  # from, or tried there
+        self.waiting: dict[HybridPlan, int] = {}  # plans for which there was no time in their share of it; their micro-batches
 
     def found(self) -> PlansFound:
         self._tell("grid", inf, 0)
@@ -123,12 +130,13 @@ class _PlanSearch:
         )
         trial = PlanTrial(
             self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end,
-            lambda: self.deadline.elapsed >= self.end, make=self.make,
+            lambda: self.deadline.elapsed >= self.end, self.deadline, self.make,
         )
         trial.begin_at(best)
         for one in self.begun:
             if one.seconds < trial.seconds:
                 trial.best, trial.strategy, trial.seconds, trial.spare = one.plan, one.strategy, one.seconds, one.spare
+        self.waiting = {one.plan: one.micro_batches for one in best.late[:MOST_WAITING]}
         self.before = proposals = len(best.simulated)
         self.history.extend(best.history)
         stopped = "interrupted" if self.deadline.stopped else "budget"
@@ -142,6 +150,8 @@ class _PlanSearch:
                 self._from(trial, best.best, best.seconds, best.spare)
                 for one in self.begun:
                     self._from(trial, one.plan, one.seconds, one.spare)
+                if self.grid.whole or self.again:  # else what has not been looked at comes first
+                    self._late(trial)
                 stopped = "stalled"
             except BudgetExhausted:
                 pass
@@ -186,9 +196,27 @@ class _PlanSearch:
                 return
             before = trial.seconds
             if self._took(trial, one, count, self.end) is None:
+                if one not in self.waiting:  # it cannot be had, or takes far too long
+                    self.halved.add(one)
                 return
             self.halved.add(one)
             if trial.seconds >= before:
+                return
+
+    def _late(self, trial: PlanTrial) -> None:
+        """Simulate plans for which there was no time in their share of it, as long as time is left, and climb from what is faster.
+        Nothing else would use that time, so the last plan may be broken off. BudgetExhausted when time or proposals end."""
+        while self.waiting and trial.best is not None:
+            some, self.waiting = list(self.waiting.items()), {}
+            plans = [
+                PricedPlan(plan, count, price, self.grid.memory(plan, count))
+                for (plan, count), price in zip(some, self.grid.prices.price(some))
+            ]
+            before = trial.simulated, trial.seconds
+            self._simulate(trial, by_price(plans), self.end + (OVERTIME - 1) * max(0.0, self.end - self.deadline.elapsed))
+            if trial.seconds < before[1]:
+                self._from(trial, trial.best, trial.seconds, trial.spare)
+            elif trial.simulated == before[0]:
                 return
 
     def _part(self, share: float) -> float:
@@ -216,8 +244,9 @@ class _PlanSearch:
             for _ in range(MOST_FITTED):
                 if one is None:
                     break
-                before, until = trial.seconds, self.end if trial.promises(one.seconds) else end
+                before, until = trial.seconds, self.end if one.seconds < WORTH * trial.seconds < inf else end
                 if (took := self._took(trial, one.plan, one.micro_batches, until)) is None:
+                    left += self._plainer(one) if one.plan in self.waiting else []
                     break
                 ratios[_mispriced_as(one.plan)] = max(took / one.seconds, ratios.get(_mispriced_as(one.plan), 0.0))
                 one = self._with_all_memory(trial, one) if took <= before else None
@@ -228,17 +257,32 @@ class _PlanSearch:
         if trial.simulated >= self.most or trial.over():
             raise BudgetExhausted
         if not trial.room_for(one, micro_batches, end - self.deadline.elapsed):
+            if len(self.waiting) < MOST_WAITING:
+                self.waiting[one] = micro_batches
             return None
         before = trial.seconds
         try:
             seconds = trial.of(one)
         except (ValueError, TooManyTasksError):
             return None
+        self.waiting.pop(one, None)
         self._tell("layers", trial.seconds, trial.simulated)
         if trial.seconds < before:
             self.accepted += 1
             self.history.append(Improvement(self.before + trial.simulated, self.deadline.elapsed, trial.seconds))
         return seconds
+
+    def _plainer(self, one: PricedPlan) -> list[PricedPlan]:
+        """The same plan with even stages whose layers all compute the same again: the cheapest that fits. It is simulated sooner,
+        since more layers of a stage are alike."""
+        plain = replace(one.plan, stages=(), recompute_layers=(), recompute="none")
+        some = [(replace(plain, recompute=level), one.micro_batches) for level in self.grid.sums.levels]
+        memories = [self.grid.memory(*pair) for pair in some]
+        fitting = [
+            PricedPlan(*pair, price, memory) for pair, memory, price in zip(some, memories, self.grid.prices.price(some))
+            if memory.nbytes <= LIMIT * self.grid.memory_bytes
+        ]
+        return [best for best in by_price(fitting)[:1] if best.plan not in self.waiting and best.plan != one.plan]
 
     def _with_all_memory(self, trial: PlanTrial, one: PricedPlan) -> PricedPlan | None:
         """Return the plan that differs from the one just simulated in that each rank uses all of its memory, as far as is known

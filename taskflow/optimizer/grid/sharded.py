@@ -126,11 +126,12 @@ class ShardedPasses:
         kept, runs = shortened(kinds)
         table = self.tables.of(plan)
         several = self._several(plan)
+        holders = table.weight_holders.tolist() if several.any() and len(set(table.weight_holders.tolist())) > 1 else []
         ahead = plan.in_blocks, plan.prefetch
         anew = self.tables.brought_again(plan) & ~table.read_local
         name = (
             tuple([kinds[i] for i in kept]), tuple(run.first for run in runs), several.all() or several.tobytes(), *ahead,
-            anew.any() and plan.cuts,
+            anew.any() and plan.cuts, _numbered(holders),
         )  # fmt: skip
         if name not in self._walks:
             unit = {
@@ -145,6 +146,7 @@ class ShardedPasses:
             maker = WalkMaker(
                 self.lists, [layers[i] for i in kept], frozenset(node for nodes in layers for node in nodes),
                 self.sums.not_kept(plan), self.sums.always(plan), table.saved > 0, unit,
+                lambda layer: self._parts(layer, several, table.weight_holders),
                 lambda layer: sent[layer] and zero[layer] > 2, lambda layer: summed[layer] and zero[layer] > 1,
                 plan.prefetch if isinstance(plan.prefetch, int) else 1, anew,
             )
@@ -152,6 +154,15 @@ class ShardedPasses:
         walk, number = self._walks[name]
         self._stages[key] = walk, runs, number
         return self._stages[key]
+
+    def _parts(self, name: str, several: Array, holders: Array) -> list[frozenset[int]]:
+        """The nodes whose weights of a name as many devices hold, if these are trained, in the order of `_travels_of`."""
+        found: dict[int, set[int]] = {}
+        for place in self._places.get(name, ()):
+            if several[place]:
+                own = {int(self.tables.weight_node[place])} if self.wide[place] > 0 else set[int]()
+                found.setdefault(int(holders[place]), set()).update(own)
+        return [frozenset(nodes) for nodes in found.values() if nodes]
 
     def _alike(self, nodes: Sequence[int]) -> int:
         """A number that layers share whose operators are alike."""
@@ -194,3 +205,9 @@ class ShardedPasses:
             copy = self.launch + arrays * nbytes / groups.members(step) / self.memory
             self._one[key] = Travel(groups.seconds(step, nbytes, 1), copy, groups.meets(step))
         return self._one[key]
+
+
+def _numbered(values: Sequence[int]) -> tuple[int, ...]:
+    """The values, each as the number of the first one that equals it."""
+    first: dict[int, int] = {}
+    return tuple([first.setdefault(value, number) for number, value in enumerate(values)])

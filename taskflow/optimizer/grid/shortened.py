@@ -75,7 +75,8 @@ class Walk:
     """Steps of a device: the forward pass of the last layer, a backward pass, and a forward pass. ``ends``: for each of the
     three, the number of the step that ends each kept layer. ``collectives``: of a gather or a reduction the name of its weights,
     of another its read and 0 or (of a gradient) 1; ``names``: the names among them. ``gathers``, ``reductions``: the weights of
-    those that wait for steps; the first gathers wait for none."""
+    those that wait for steps; the first gathers wait for none. ``complete``: of a reduction, for each part of its weights that
+    other devices hold, the step by which its gradients are complete: experts' are before those of the attention."""
 
     steps: list[WalkStep] = field(default_factory=list)
     collectives: list[str | tuple[int, int]] = field(default_factory=list)
@@ -84,6 +85,7 @@ class Walk:
     runs: Sequence[Run] = ()
     gathers: list[str] = field(default_factory=list)
     reductions: list[str] = field(default_factory=list)
+    complete: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 class GraphLists:
@@ -113,17 +115,18 @@ class GraphLists:
 
 class WalkMaker:
     """Makes the walk of layers, each given by its nodes. ``names``: of each node, the weights that are gathered and reduced
-    together: those of a layer, or of a block. ``gathered``, ``reduced``: whether weights of a name are in each pass. ``again``: the
-    nodes whose results are not kept, but computed again; ``always``: those that run again before their backward step in any case;
-    ``saves``: those that save something for it. ``ahead``: how many names ahead weights are gathered. ``anew``: the reads that are
-    brought again for the backward pass, unless they are computed again."""
+    together: those of a layer, or of a block. ``parts``: of such a name, the nodes of each part that other devices hold.
+    ``gathered``, ``reduced``: whether weights of a name are in each pass. ``again``: the nodes whose results are not kept, but
+    computed again; ``always``: those that run again before their backward step in any case; ``saves``: those that save something
+    for it. ``ahead``: how many names ahead weights are gathered. ``anew``: the reads that are brought again for the backward pass,
+    unless they are computed again."""
 
     def __init__(
         self, lists: GraphLists, layers: Sequence[Sequence[int]], stage: frozenset[int], again: Array, always: Array, saves: Array,
-        names: Mapping[int, Sequence[str]], gathered: Callable[[str], bool], reduced: Callable[[str], bool], ahead: int,
-        anew: Array,
+        names: Mapping[int, Sequence[str]], parts: Callable[[str], Sequence[frozenset[int]]], gathered: Callable[[str], bool],
+        reduced: Callable[[str], bool], ahead: int, anew: Array,
     ) -> None:
-        self.lists, self.layers, self.stage, self.names = lists, layers, stage, names
+        self.lists, self.layers, self.stage, self.names, self.parts = lists, layers, stage, names, parts
         self.again, self.always, self.saves, self.ahead = again.tolist(), always.tolist(), saves.tolist(), ahead
         self.gathered, self.reduced, self.anew = gathered, reduced, anew.tolist()
         self.built = Walk()
@@ -181,7 +184,12 @@ class WalkMaker:
                 if names and len(self.reductions) >= ROOM:
                     step.waits.append(self.reductions[-ROOM])
                 there[node] = self._append(step)
-                step.reduces += [self._collective(name) for name in names if last[name] == node]
+                for name in names:
+                    if last[name] == node:
+                        step.reduces.append(self._collective(name))
+                        self.built.complete[step.reduces[-1]] = tuple(
+                            max([there[one] for one in part if one in there], default=there[node]) for part in self.parts(name)
+                        )
                 self.reductions += step.reduces
             ends[layer] = len(self.steps) - 1
         self.now.clear()

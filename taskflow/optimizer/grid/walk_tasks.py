@@ -107,8 +107,10 @@ class WalkTasks:
         self._steps.append(self._add(len(self._steps), DEVICE, after))
         for number in step.reduces:
             self._ends[number] = ends = []
-            for at, links in self._travels[str(self.walk.collectives[number]), True]:
-                sent = self._add(at, links, self._steps[-1:])
+            travels = self._travels[str(self.walk.collectives[number]), True]
+            complete = self.walk.complete.get(number, (len(self._steps) - 1,) * len(travels))
+            for (at, links), ready in zip(travels, complete):
+                sent = self._add(at, links, [self._steps[ready]])
                 self._sent.append(sent)
                 ends.append(self._add(at + 1, DEVICE, [sent]))
 

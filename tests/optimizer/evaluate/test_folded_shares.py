@@ -17,7 +17,7 @@ from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.evaluate.folded import FoldedStep, folded_step, folded_use
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import Adam
-from taskflow.tasks import Kind, Task
+from taskflow.tasks import Compute, Kind, Task
 from taskflow.tasks.lower import NotAlikeError
 
 MACHINE = load_machine("h100", 16)
@@ -98,6 +98,18 @@ def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(plan: str, bat
     for folded, use in zip(folded_use(step), memory_use(tasks, timeline.begun(tasks))):
         assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
         assert folded.buffers == pytest.approx(use.buffers, rel=0.01)
+
+
+@pytest.mark.parametrize("plan", [
+    "d16 mb1 zero=2*8,3*8", "d16 mb1 zero=2*5,3*11 recompute=full*10,light*6", "d16 mb1 zero=2*1,3*14,2*1",
+])
+def test_layers_with_stage_2_before_others_with_stage_3_are_folded(plan: str) -> None:
+    """Each of the two is a run of layers, of which four are lowered."""
+    step, evaluator = both(network(SMALL, 48, 16), plan, None)
+    names = [task.work.node.name for task in step.lowered if isinstance(task.work, Compute)]
+    kept = {name.split(".")[1] for name in names if name.startswith("h.")}
+    assert step.replicas.count == 16 and 0 < len(kept) < 16
+    assert step.makespan == pytest.approx(evaluator.seconds, rel=5e-3)
 
 
 def test_a_norm_that_comes_together_at_one_processor_is_not_folded() -> None:

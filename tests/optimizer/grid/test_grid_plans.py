@@ -20,6 +20,7 @@ from taskflow.models.moe import MoEConfig, moe
 from taskflow.optimizer import Deadline, MemoryCheck, make_evaluator
 from taskflow.optimizer.grid import (
     MARGIN,
+    Pace,
     PlanGrid,
     best_of_grid,
     grid_plans,
@@ -263,7 +264,7 @@ def test_until_a_plan_fits_those_come_first_for_which_there_is_time() -> None:
         trial, found = PlanTrial(evaluator, lambda strategy: "", lambda: False), []
         monkeypatch = pytest.MonkeyPatch()
         monkeypatch.setattr(trial, "work", lambda plan, _: [9, 2, 8, 1, 7, 3][[p.plan for p in plans].index(plan)])
-        trial.pace = 1.0
+        trial.pace = Pace(1.0, 1.0)
         for plan in soon_first(iter(plans), trial, lambda: left):
             found.append(plans.index(plan))
             if found[-1] == fits:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from math import inf
 from time import process_time
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
 from taskflow.optimizer.grid import (
     FittingChange,
     GridResult,
+    Pace,
     PlanGrid,
     PlanMemory,
     PlanTrial,
@@ -41,6 +43,7 @@ from taskflow.optimizer.grid import (
     quick_neighbours,
     varied,
 )
+from taskflow.optimizer.grid.grid import STARTING, TooLongError
 from taskflow.optimizer.memory import memory_use
 from taskflow.optimizer.options import SearchOptions
 from taskflow.rules import Adam
@@ -247,6 +250,111 @@ def test_a_search_goes_on_with_plans_that_it_had_no_time_for(monkeypatch: pytest
     assert found.result.proposals == found.proposals == 1 + len(best.simulated)
     assert [step.seconds for step in found.result.history] == sorted((s.seconds for s in found.result.history), reverse=True)
     assert found.result.history[0].proposal == 1 < found.result.history[-1].proposal
+
+
+def test_time_that_is_left_goes_to_plans_that_had_none_in_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulation takes 40 s of 100: more than the grid leaves after the first. Single changes have no use for the rest."""
+    graph, cluster, clock, simulated = network(batch=16), machine(4), [0.0], []
+    module, of = import_module("taskflow.optimizer.grid.plan_search"), PlanTrial.of
+
+    def slow(trial: PlanTrial, plan: HybridPlan) -> float:
+        simulated.append(plan)
+        clock[0] += 40.0
+        return of(trial, plan)
+
+    monkeypatch.setattr(PlanTrial, "of", slow)
+    monkeypatch.setattr(PlanTrial, "work", lambda trial, plan, count: 1)
+    monkeypatch.setattr(PlanTrial, "room_for", lambda trial, plan, count, seconds: seconds >= 40)
+    monkeypatch.setattr(PlanGrid, "usual", lambda grid, over: grid.plans()[0][-1:])  # a slow one comes first
+    monkeypatch.setattr(module._PlanSearch, "_from", lambda *_: None)
+    grid, deadline = PlanGrid(graph, cluster, RULE), Deadline(100.0, lambda: clock[0])
+    monkeypatch.setattr(PlanTrial, "promises", lambda trial, seconds: False)
+    monkeypatch.setattr(module, "WORTH", 0.0)  # of which no plan may take more than its share
+    found = module.plan_search(
+        make_evaluator(graph, cluster, rule=RULE), SearchOptions(Budget(seconds=100.0), deadline=deadline), grid
+    )
+    prices = {one.plan: one.seconds for one in grid.fitting}
+    assert len(simulated) == 3 and min(prices.values()) in (prices.get(one) for one in simulated[1:])
+    assert found.result is not None and found.result.seconds < found.grid.seconds
+
+
+@pytest.mark.parametrize(("worth", "count"), [(0.0, 1), (0.97, 2)])
+def test_a_plan_that_is_worth_it_may_take_all_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch, worth: float, count: int
+) -> None:
+    """A simulation takes 40 s of 100, and plans that recompute as much as the memory requires have 30 s of them."""
+    graph, cluster, clock, simulated = network(batch=16), machine(4), [0.0], []
+    module, of = import_module("taskflow.optimizer.grid.plan_search"), PlanTrial.of
+
+    def slow(trial: PlanTrial, plan: HybridPlan) -> float:
+        simulated.append(plan)
+        clock[0] += 40.0
+        return of(trial, plan)
+
+    monkeypatch.setattr(PlanTrial, "of", slow)
+    monkeypatch.setattr(PlanTrial, "room_for", lambda trial, plan, count, seconds: seconds >= 40)
+    monkeypatch.setattr(PlanTrial, "promises", lambda trial, seconds: False)
+    monkeypatch.setattr(PlanGrid, "usual", lambda grid, over: grid.plans()[0][-1:])
+    for name in ("_descend", "_from", "_late"):
+        monkeypatch.setattr(module._PlanSearch, name, lambda *_: None)
+    monkeypatch.setattr(module, "WORTH", worth)
+    options = SearchOptions(Budget(seconds=100.0), deadline=Deadline(100.0, lambda: clock[0]))
+    module.plan_search(make_evaluator(graph, cluster, rule=RULE), options, PlanGrid(graph, cluster, RULE))
+    assert len(simulated) == count
+
+
+def test_a_plan_of_many_pieces_tells_more_of_the_pace_than_one_of_few() -> None:
+    pace = Pace()
+    assert pace.of_a_piece == 1e-3
+    pace = pace.after(100, 1.0).after(9_900, 4.0)
+    assert pace.of_a_piece == pytest.approx(5.0 / 10_000)
+
+
+def test_a_plan_that_takes_long_has_a_plainer_one_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of a stage that recompute unlike each other are lowered one by one."""
+    graph, cluster = network(batch=16, layers=16), machine(4)
+    module, evaluator = import_module("taskflow.optimizer.grid.plan_search"), make_evaluator(graph, machine(4), rule=RULE)
+    grid = PlanGrid(graph, cluster, RULE)
+    search_of = module._PlanSearch(evaluator, SearchOptions(Budget(seconds=100.0)), grid, 1.0, None, ())
+    plan = HybridPlan(pipeline=2, data=2, micro_batch=1, stages=(9, 7), recompute_layers=("full", "none") * 8)
+    found = search_of._plainer(PricedPlan(plan, 8, 1.0, grid.memory(plan, 8)))
+    assert [str(one.plan) for one in found] == ["t1 p2 d2 mb1"] and found[0].seconds == grid.prices(found[0].plan, 8)
+    trial = PlanTrial(evaluator, lambda strategy: "", lambda: False)
+    monkeypatch.setattr("taskflow.optimizer.grid.grid.is_small", lambda pieces: False)
+    assert trial.work(found[0].plan, 8) < trial.work(plan, 8)
+    monkeypatch.setattr(grid, "memory_bytes", int(found[0].memory.nbytes))  # then it needs more than nine tenths of it
+    tight = search_of._plainer(PricedPlan(plan, 8, 1.0, grid.memory(plan, 8)))
+    assert all(one.plan.recompute != "none" and one.memory.nbytes <= 0.9 * grid.memory_bytes for one in tight) and tight
+
+
+@pytest.mark.parametrize(("seconds", "known", "broken"), [(1e6, True, True), (1e6, False, False), (inf, True, False)])
+def test_a_simulation_that_takes_far_longer_than_expected_is_broken_off(seconds: float, known: bool, broken: bool) -> None:
+    """One of DeepSeek V3 on 2,048 devices, which is not folded, took all that was left of a search that expected a second."""
+    evaluator, clock = make_evaluator(network(batch=16), machine(4), rule=RULE), [0.0]
+
+    def slowly(plan: HybridPlan) -> Strategy:
+        clock[0] += 1000.0
+        return map_graph(HybridParallel(plan), evaluator.graph, evaluator.machine)
+
+    deadline = Deadline(seconds, lambda: clock[0])
+    trial = PlanTrial(evaluator, lambda strategy: "", lambda: False, clock=deadline, make=slowly)
+    plan = HybridPlan(data=4, micro_batch=1, zero=1)
+    trial.best = plan if known else None
+    if broken:
+        with pytest.raises(TooLongError):
+            trial.of(plan)
+        trial.pace = Pace(1.0, 1.0)  # then it was expected
+    assert trial.of(plan) > 0
+
+
+def test_members_of_a_group_that_do_the_same_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskflow.optimizer.grid.grid.is_small", lambda pieces: False)
+    evaluator = make_evaluator(network(batch=16), machine(4), rule=RULE)
+    trial = PlanTrial(evaluator, lambda strategy: "", lambda: False)
+    shared = HybridPlan(tensor=2, data=2, micro_batch=2)
+    once = trial.work(shared, 4)
+    trial._routed = True  # as if one member alone chose experts
+    assert trial.work(shared, 4) - STARTING == pytest.approx(2 * (once - STARTING), rel=0.01)
 
 
 def test_a_budget_in_seconds_holds(everywhere: None) -> None:

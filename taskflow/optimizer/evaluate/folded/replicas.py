@@ -90,7 +90,7 @@ def _in_each(graph: OperatorGraph, strategy: Strategy, found: Replicas) -> bool:
 def _by_member(nodes: Sequence[Node], strategy: Strategy, parts: int, shares: int, inner: int) -> Replicas | None:
     """Replicas of which each is one of ``inner`` neighbours in a group that has one of the ``shares`` of samples. None unless
     all operators' pieces are dealt to these alike, and cost the same."""
-    place: dict[int, tuple[int, int]] = {}  # processor -> which replica, and which of its processors
+    place = np.full((2, strategy.processors), -1)  # of each processor: which replica, and which of its processors
     columns: list[list[int]] = []
     count = shares * inner
     known: set[tuple[object, ...]] = set()
@@ -107,13 +107,12 @@ def _by_member(nodes: Sequence[Node], strategy: Strategy, parts: int, shares: in
         table = np.asarray(config.processors).reshape(parts, shares, -1)
         if (table != table[0]).any():
             return None
-        if table[0, 0, 0] not in place:
-            apart = table[0].reshape(shares, -1, inner)
-            for which in range(apart.shape[1]):
-                columns.append(apart[:, which].ravel().tolist())
-                for k, p in enumerate(columns[-1]):
-                    if place.setdefault(p, (k, len(columns) - 1)) != (k, len(columns) - 1):
-                        return None
+        if place[0, table[0, 0, 0]] < 0:
+            new = np.moveaxis(table[0].reshape(shares, -1, inner), 1, 0).reshape(-1, count)  # (column, replica)
+            if (place[0, new] >= 0).any() or len(np.unique(new)) < new.size:
+                return None
+            place[0, new], place[1, new] = np.arange(count), len(columns) + np.arange(len(new))[:, None]
+            columns += new.tolist()
         if not _dealt_alike(node, config, table[0], place, inner):
             return None
     images = {of[0]: tuple(of) for of in columns}
@@ -121,22 +120,22 @@ def _by_member(nodes: Sequence[Node], strategy: Strategy, parts: int, shares: in
 
 
 def _dealt_alike(
-    node: Node, config: OpConfig, table: np.ndarray, place: Mapping[int, tuple[int, int]], inner: int  # type: ignore[type-arg]
+    node: Node, config: OpConfig, table: np.ndarray, place: np.ndarray, inner: int  # type: ignore[type-arg]
 ) -> bool:
-    """True if each replica's processors have as many pieces of an operator, at the same cost. ``table``: by share of samples."""
-    each: dict[int, list[int]] = {}
-    for share, row in enumerate(table.tolist()):
-        for p in row:
-            if p not in place or place[p][0] // inner != share:
-                return False
-            each.setdefault(place[p][0], []).append(place[p][1])
-    if len({tuple(sorted(of)) for of in each.values()}) > 1 or len(each) != len(table) * inner:
+    """True if each replica's processors have as many pieces of an operator, at the same cost. ``table``: by share of samples;
+    ``place``: of each processor its replica, and which of that's processors it is."""
+    replica, column = place[:, table]
+    if (replica // inner != np.arange(len(table))[:, None]).any():  # those without a place are in none
+        return False
+    order = np.lexsort((column.ravel(), replica.ravel()))
+    each, of = replica.ravel()[order].reshape(len(table) * inner, -1), column.ravel()[order].reshape(len(table) * inner, -1)
+    if (each != np.arange(len(each))[:, None]).any() or (of != of[0]).any():
         return False
     grid, costs = config.partition(node), dict[int, set[object]]()
-    for index, p in enumerate(table[0].tolist()):
+    for index, of_one in enumerate(column[0].tolist()):
         rect = grid.rect((0, *(int(i) for i in np.unravel_index(index, config.degrees[1:]))))
-        costs.setdefault(place[p][1], set()).add(cost_key(node.operator, node.specs, rect, False))
-    return all(len(of) == 1 for of in costs.values())
+        costs.setdefault(of_one, set()).add(cost_key(node.operator, node.specs, rect, False))
+    return all(len(of_one) == 1 for of_one in costs.values())
 
 
 def _images(
