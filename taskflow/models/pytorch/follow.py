@@ -35,7 +35,7 @@ from taskflow.models.pytorch.idle import memory_savers
 from taskflow.models.pytorch.look import Fusion
 from taskflow.models.pytorch.masks import OF_MASKS, Mask, Side, makes_mask, masked_call
 from taskflow.models.pytorch.mixers import is_mixer
-from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
+from taskflow.models.pytorch.modules import BATCH_NORMS, IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
 from taskflow.models.pytorch.places import place_text, raising_line
 from taskflow.models.pytorch.recording import ATTENTION, record_both
 from taskflow.models.pytorch.refused import cannot_follow, require_plain
@@ -260,6 +260,8 @@ class _Following:
             self._require_alone(parameter, step.target)
             if isinstance(part, STATEFUL) or any(map(layout_of, part.modules())) or is_mixer(part):
                 twice = self.stateful.get(id(parameter)) == step.target
+                if twice and isinstance(part, BATCH_NORMS):
+                    continue
                 require(not twice, "is called twice, which such a layer cannot be: hand it the samples of both calls at once (cat)")
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
                 self.stateful[id(parameter)] = step.target

@@ -4,6 +4,7 @@ parametrizations."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import MethodType
 from typing import Any
 
 import torch
@@ -70,6 +71,7 @@ def more_than_its_class(part: nn.Module) -> Iterator[str]:
     patched = [
         name for name, value in vars(part).items()
         if callable(value) and not isinstance(value, (nn.Module, type)) and callable(getattr(type(part), name, None))
+        and not _is_another_of_its_own(part, value)
     ]
     if patched:
         yield f"has a {patched[0]} of its own, patched onto the instance; write a class that overrides {patched[0]}"
@@ -86,6 +88,12 @@ def more_than_its_class(part: nn.Module) -> Iterator[str]:
     forward = type(part).forward
     if type(part).__module__.startswith("torch.nn.") and not forward.__module__.startswith("torch."):
         yield f"has the forward of {forward.__module__}, patched onto PyTorch's class; write a class that overrides forward"
+
+
+def _is_another_of_its_own(part: nn.Module, value: Any) -> bool:
+    """True for one of the methods of a module's own class, which stands for another one: ``self.forward = self.forward_fast``."""
+    own = isinstance(value, MethodType) and value.__self__ is part and not type(part).__module__.startswith("torch.nn.")
+    return own and getattr(type(part), value.__name__, None) is value.__func__
 
 
 def _require_plain_tensor(path: str, tensor: torch.Tensor, owners: dict[int, str]) -> None:
@@ -105,6 +113,8 @@ def _require_plain_tensor(path: str, tensor: torch.Tensor, owners: dict[int, str
 def class_of(module: nn.Module, known: Any) -> type[nn.Module] | None:
     """The class among ``known`` whose code a module runs: its own, or a base that it changes nothing of; None if there is none."""
     own: set[str] = set()
+    if "forward" in vars(module):
+        return None
     for base in type(module).__mro__:
         if base in known:
             held = {*vars(module), *module._parameters, *module._buffers, *module._modules}

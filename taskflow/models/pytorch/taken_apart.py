@@ -177,19 +177,6 @@ for _name, _activation in (("tanh", torch.tanh), ("relu", torch.relu)):
     apart(f"rnn_{_name}")(_rnn(_activation))
 
 
-@apart("embedding_bag")
-def _bag(
-    input: Any, weight: Any, offsets: None = None, max_norm: None = None, norm_type: float = 2, scale_grad_by_freq: bool = False,
-    mode: str = "mean", sparse: bool = False, per_sample_weights: Any = None, include_last_offset: bool = False,
-    padding_idx: None = None,
-) -> Any:
-    """Rows of a table, together for each sample of (N, B) indices."""
-    require(input.ndim == 2, "embedding_bag: give indices (N, B), equally many for each sample, in place of offsets")
-    rows = F.embedding(input, weight, None, max_norm, norm_type, scale_grad_by_freq, sparse)
-    rows = rows if per_sample_weights is None else rows * per_sample_weights[..., None]
-    return rows.sum(1) if mode == "sum" else rows.mean(1) if mode == "mean" else rows.amax(1)
-
-
 @apart("pairwise_distance")
 def _distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
     return (x1 - x2 + eps).norm(p, -1, keepdim)

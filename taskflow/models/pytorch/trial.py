@@ -44,12 +44,13 @@ TOLERANCES = {"float64": (1e-7, 1e-9), "float32": (1e-2, 1e-4)}  # of the larges
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A copy of the module with random numbers, its examples, and its graph without dropout. ``dtype``: the narrowest type in which
-    it computes, to which results must agree."""
+    it computes, to which results must agree. ``own_integers``: it is given the integers of its examples."""
 
     module: nn.Module
     examples: list[Any]
     followed: Followed
     dtype: str
+    own_integers: bool = False
 
     def follow(self, watch: Watch) -> Followed:
         """Return its graph, with additions by ``watch``."""
@@ -144,7 +145,7 @@ def generators_kept() -> Iterator[None]:
 
 def feeds_of(trial: Trial, among: Sequence[float] = (), least: int = 0) -> list[Any]:
     """Return examples with random numbers, the same each time: floats ``among`` these, if there are any; integers from ``least`` on
-    and below the limit of the operators that read them."""
+    and below the limit of the operators that read them, or the examples' own."""
     graph, numbers, found = trial.followed.graph, np.random.default_rng(0), []
     inputs = iter(node for node in graph if node.operator.kind == "input")
     for example in trial.examples:
@@ -152,6 +153,9 @@ def feeds_of(trial: Trial, among: Sequence[float] = (), least: int = 0) -> list[
             found.append(example)
             continue
         (tensor,) = next(inputs).outputs
+        if trial.own_integers and not example.is_floating_point():
+            found.append(example)
+            continue
         if example.is_floating_point():
             array: Any = numbers.choice(among, tensor.shape) if among else numbers.standard_normal(tensor.shape)
         else:
