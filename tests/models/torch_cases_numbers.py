@@ -32,6 +32,14 @@ def hashes_of_tokens() -> Any:
     )
 
 
+@case("equal")
+def between_bounds_that_are_tensors() -> Any:
+    return net(
+        lambda self, x: torch.clamp(self.a(x), self.least, self.most.abs()).clip(min=x) + self.a(x).clamp(max=self.alone), a=line(),
+        least=torch.full((6,), -0.3), most=nn.Parameter(torch.rand(6)), alone=torch.tensor(0.2),
+    )
+
+
 # ---- determinants ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Functions that are recorded as the functions they are made of: rests of divisions, determinants, bags of rows."""
+"""Functions that are recorded as the functions they are made of: rests, bounds, determinants, bags of rows."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ def _floor_divide(input: Any, other: Any) -> Any:
     if not any(isinstance(one, torch.Tensor) and one.is_floating_point() for one in (input, other)):
         return NotImplemented
     return (input / other).floor()
+
+
+# ---- bounds ------------------------------------------------------------------------------------------------------------------
+
+
+@apart("clamp", "clamp_", "clip")
+def _clamp(input: Any, min: Any = None, max: Any = None) -> Any:
+    """Numbers between bounds that are tensors; between numbers there is an operator."""
+    if not any(isinstance(bound, torch.Tensor) for bound in (min, max)):
+        return NotImplemented
+    input = input if min is None else torch.where(input < min, min, input)
+    return input if max is None else torch.where(input > max, max, input)
 
 
 # ---- determinants ------------------------------------------------------------------------------------------------------------
