@@ -68,6 +68,11 @@ def random_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         with torch.no_grad():
             value = torch.zeros(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor.detach().cpu().clone()
             value = value.to(dtype) if value.is_floating_point() else value
+            if isinstance(tensor, nn.Parameter) and value.is_complex():
+                wide = value.to(torch.complex128 if dtype == torch.float64 else torch.complex64)
+                wide += 0.1 * torch.randn(value.shape, dtype=torch.complex128, generator=numbers).to(wide.dtype)
+                memo[id(tensor)] = nn.Parameter(wide, tensor.requires_grad)
+                continue
             noise = torch.randn(value.shape, dtype=torch.float64, generator=numbers)
             if isinstance(tensor, nn.Parameter) and not tensor.requires_grad:  # what is equal stays equal: it is one constant
                 noise = torch.randn(value.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
