@@ -108,3 +108,14 @@ def fixed_integers_in_the_type_of_a_parameter() -> Any:
         return self.out(self.words(t) + each @ self.table)
 
     return net(forward, words=nn.Embedding(7, 6), table=nn.Parameter(torch.randn(4, 6)), out=line())
+
+
+@case("equal", ids(7, 4, 5))
+def prompts_of_another_integer_type() -> Any:
+    """CPM-Ant's: fixed tokens of 32 bits before the text."""
+
+    def forward(self, t):
+        prompt = torch.arange(3, dtype=torch.int32).repeat(t.shape[0], 1)
+        return self.out(self.words(torch.cat((prompt, t), 1)))
+
+    return net(forward, words=nn.Embedding(7, 6), out=line())
