@@ -133,8 +133,8 @@ def cannot_follow(title: str, error: Exception) -> str:
     why = (str(error).splitlines() or [""])[0]
     if type(error).__name__ == "DataDependentOutputException":
         return (
-            f"from_torch: cannot follow {title}: its forward must not depend on numbers in tensors, only on shapes, but decides by one "
-            "(such as by if, .item() or .any()): choose by torch.where, or by an argument that is no tensor"
+            f"from_torch: cannot follow {title}: its forward must not depend on numbers in tensors, only on shapes, but decides "
+            "by one (such as by if, .item() or .any()): choose by torch.where, or by an argument that is no tensor"
         )
     if "BatchedTensor" in why or "TensorWrapper" in why:
         why += "; vmap, grad and others of torch.func are not understood: write the function for the whole batch"
