@@ -238,6 +238,25 @@ def test_a_constant_may_be_dropped() -> None:
     assert len(dropped) == 2 and graph.nodes[dropped[1].inputs[0].node].operator.kind == "constant"
 
 
+@pytest.mark.parametrize("by_function", [False, True])
+def test_channels_are_dropped_as_a_whole(by_function: bool) -> None:
+    class Drops(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout2d(0.4)
+
+        def forward(self, x: Any) -> Any:
+            return nn.functional.dropout2d(x, 0.4, self.training) if by_function else self.drop(x)
+
+    found: list[Any] = []
+    graph = from_torch(Drops(), (40, 30, 3, 2), loss=lambda y: found.append(y) or taskflow.mean(y))
+    run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(1))[0])
+    x = np.ones((40, 30, 3, 2), np.float32)
+    assert (run.evaluate_with({"x": x}, found)[1][found[0].name] == x).all()
+    dropped = [node for node in graph if node.operator.kind == "dropout"]
+    assert [node.outputs[0].shape for node in dropped] == [(40, 30, 1)] and dropped[0].operator.p == 0.4
+
+
 def test_shapes_do_for_floats_and_losses_may_be_chosen() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.2))
     graph = from_torch(module, (8, 4), loss="mse_loss", name="small")

@@ -199,9 +199,9 @@ def dropout_kept_in_evaluation() -> Any:
     return Net(line(), nn.Dropout(0.5)).train()
 
 
-@case("refused")
-def dropout_of_channels() -> Any:
-    return nn.Sequential(line(), nn.Unflatten(1, (2, 3)), nn.Dropout1d(0.5))
+@case("equal")
+def dropout_of_no_channels() -> Any:
+    return nn.Sequential(line(), nn.Unflatten(1, (2, 3)), nn.Dropout1d(0.0), line(3, 2))
 
 
 @case("refused")

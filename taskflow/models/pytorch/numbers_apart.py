@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from taskflow.models.pytorch.site import require
 from taskflow.models.pytorch.taken_apart import APART, apart
 
 # ---- rests of divisions ------------------------------------------------------------------------------------------------------
@@ -60,6 +61,18 @@ def _det(input: Any) -> Any:
 apart("logdet")(_logdet)
 apart("det")(_det)
 APART[torch.linalg.det] = _det
+
+
+# ---- channels that are dropped as a whole -----------------------------------------------------------------------------------
+
+
+@apart("dropout1d", "dropout2d", "dropout3d")
+def _dropped_channels(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Channels (N, C, ...) of which each is left out as a whole, or is multiplied as dropout does it."""
+    require(input.ndim > 2, "dropout of channels: needs a dimension of samples and one of channels")
+    ones = input.detach().flatten(2)[..., :1] * 0 + 1
+    kept = F.dropout(ones, p, training)
+    return input * kept.reshape(*input.shape[:2], *[1] * (input.ndim - 2))
 
 
 # ---- bags of rows ------------------------------------------------------------------------------------------------------------

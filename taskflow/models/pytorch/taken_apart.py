@@ -33,7 +33,7 @@ APART.update(DRAWN_IN_PARTS)
 FOLLOWED_MODULES = (
     nn.RNN, nn.modules.rnn.RNNCellBase, nn.modules.loss._Loss, nn.modules.loss._WeightedLoss, nn.CosineSimilarity,
     nn.PairwiseDistance, nn.EmbeddingBag, nn.Softmax2d, nn.Softsign, nn.Softshrink, nn.LocalResponseNorm, nn.AdaptiveMaxPool1d,
-    nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool3d,
+    nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool3d, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d,
 )
 """Layers of torch.nn whose own code is followed, down to these functions."""
 

@@ -107,12 +107,15 @@ def without_dropout(graph: OperatorGraph) -> None:
             graph.nodes[number] = replace(node, operator=replace(node.operator, dropout=0.0))
 
 
+DROPPING = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
+
+
 class _NoDropout(TorchFunctionMode):
     """Functions leave out nothing."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = all_arguments(func, dict(kwargs or {}))
-        if func is F.dropout:
+        if func in DROPPING:
             return args[0] if args else kwargs["input"]
         if func is F.scaled_dot_product_attention:
             args, kwargs = args[:4] + (0.0,) * (len(args) > 4) + args[5:], kwargs | ({"dropout_p": 0.0} if len(args) < 5 else {})
