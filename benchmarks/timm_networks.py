@@ -56,8 +56,6 @@ TIMM: dict[str, tuple[str, dict[str, Any], int]] = {
     "EfficientFormer": ("efficientformer_l1", dict(embed_dims=(16, 32, 32, 64), depths=(1, 1, 1, 2)), 224),
     "EdgeNeXt": ("edgenext_xx_small", {}, 64),
     "FastViT": ("fastvit_t8", dict(layers=(1, 1, 1, 1), embed_dims=(16, 32, 32, 64)), 64),
-    "GhostNet": ("ghostnet_100", {}, 128),
-    "GhostNet V2": ("ghostnetv2_100", {}, 128),
     "HRNet": ("hrnet_w18_small", {}, 64),
     "DeiT distilled": (
         "deit_tiny_distilled_patch16_224",
@@ -105,9 +103,8 @@ TIMM: dict[str, tuple[str, dict[str, Any], int]] = {
     "S3 Swin": ("swin_s3_tiny_224", dict(img_size=224, depths=(1, 1, 1, 1), embed_dim=24), 224),
     "MNASNet": ("mnasnet_small", {}, 64),
     "gMLP": ("gmlp_ti16_224", dict(img_size=64), 64),
-    "MobileNetV1": ("mobilenetv1_100", {}, 128),
     "iFormer": ("iformer_t", {}, 64),
-    "SKNet": ("skresnet18", dict(layers=(1, 1, 1, 1)), 128),
+    "SKNet": ("skresnet18", dict(layers=(1, 1, 1, 1)), 64),
     "StarNet": ("starnet_s1", {}, 64),
     "SwinV2-CR": (
         "swinv2_cr_tiny_224",
