@@ -290,7 +290,7 @@ def test_what_has_no_counterpart_is_listed() -> None:
 @pytest.mark.parametrize(
     "module, message",
     [
-        (nn.Sequential(nn.BatchNorm2d(3, momentum=None)), "0: needs a momentum"),
+        (nn.Sequential(nn.BatchNorm2d(3, momentum=None)), r"0 \(BatchNorm2d\) needs a momentum"),
         (nn.Sequential(nn.InstanceNorm2d(3, track_running_stats=True)), "0: track_running_stats is not supported"),
         (nn.Sequential(nn.ConvTranspose2d(3, 4, 1, padding=4)), "0: PyTorch says: .*Output size is too small"),
         (nn.Sequential(nn.MaxPool2d(9)), "0: PyTorch says: .*Output size is too small"),

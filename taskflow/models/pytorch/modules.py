@@ -72,8 +72,6 @@ def _batch_norm(site: Site, m: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Ma
         return affine(site.name, y, *(_by_channels(site, m, of, x.ndim) for of in ("weight", "bias")))
     if not site.training:
         return _frozen_norm(site, m, x)
-    if m.momentum is None:
-        raise Unsupported("needs a momentum: the mean of all steps' statistics is not understood")
     options: Any = dict(eps=m.eps, momentum=m.momentum, affine=m.affine, name=site.name)
     first = next((node for node in site.graph if node.name == site.name and node.operator.kind == "normalize"), None)
     if first is None:

@@ -85,6 +85,8 @@ def more_than_its_class(part: nn.Module) -> Iterator[str]:
                 f"has the activation {part.activation}, which PyTorch takes for its plain form in evaluation without gradients; "
                 "hand over a function, such as functools.partial(F.gelu, approximate='tanh')"
             )
+    if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats and part.momentum is None:
+        yield "needs a momentum: the mean of all steps' statistics is not understood"
     forward = type(part).forward
     if type(part).__module__.startswith("torch.nn.") and not forward.__module__.startswith("torch."):
         yield f"has the forward of {forward.__module__}, patched onto PyTorch's class; write a class that overrides forward"
