@@ -548,6 +548,87 @@ CONFIGS: dict[str, dict[str, Any]] = {
         model_type="efficientnet", architectures=["EfficientNetForImageClassification"], image_size=64, width_coefficient=0.25,
         depth_coefficient=0.5, hidden_dim=320,
     ),
+    "FNet": dict(
+        model_type="fnet", vocab_size=211, hidden_size=64, num_hidden_layers=2, intermediate_size=128,
+        max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2, architectures=["FNetForMaskedLM"],
+    ),
+    "RemBERT": dict(
+        model_type="rembert", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        architectures=["RemBertForCausalLM"],
+    ),
+    "XLM-RoBERTa": dict(
+        model_type="xlm-roberta", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        architectures=["XLMRobertaForCausalLM"],
+    ),
+    "XLM-RoBERTa XL": dict(
+        model_type="xlm-roberta-xl", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        architectures=["XLMRobertaXLForCausalLM"],
+    ),
+    "RoBERTa (norms first)": dict(
+        model_type="roberta-prelayernorm", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        architectures=["RobertaPreLayerNormForCausalLM"],
+    ),
+    "Megatron-BERT": dict(
+        model_type="megatron-bert", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, architectures=["MegatronBertForCausalLM"],
+    ),
+    "Nomic BERT": dict(
+        model_type="nomic_bert", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, head_dim=16,
+        architectures=["NomicBertForMaskedLM"],
+    ),
+    "GTE": dict(
+        model_type="gte", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+        max_position_embeddings=64, pad_token_id=0, architectures=["GteForMaskedLM"],
+    ),
+    "Jina embeddings v3": dict(
+        model_type="jina_embeddings_v3", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        architectures=["JinaEmbeddingsV3ForMaskedLM"],
+    ),
+    "BERT generation": dict(
+        model_type="bert-generation", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        architectures=["BertGenerationEncoder"],
+    ),
+    "Data2Vec (texts)": dict(
+        model_type="data2vec-text", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        architectures=["Data2VecTextForCausalLM"],
+    ),
+    "ERNIE": dict(
+        model_type="ernie", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, architectures=["ErnieForCausalLM"],
+    ),
+    "MarkupLM": dict(
+        model_type="markuplm", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        architectures=["MarkupLMForSequenceClassification"],
+    ),
+    "RoCBert": dict(
+        model_type="roc_bert", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, architectures=["RoCBertForCausalLM"],
+    ),
+    "Splinter": dict(
+        model_type="splinter", vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64, pad_token_id=0, architectures=["SplinterForQuestionAnswering"],
+    ),
+    "GPT": dict(
+        model_type="openai-gpt", vocab_size=211, n_positions=64, n_embd=64, n_layer=2, n_head=4,
+        architectures=["OpenAIGPTLMHeadModel"],
+    ),
+    "CTRL": dict(
+        model_type="ctrl", vocab_size=211, n_positions=64, n_embd=64, n_layer=2, n_head=4,
+        architectures=["CTRLLMHeadModel"],
+    ),
+    "GPT-SW3": dict(
+        model_type="gpt-sw3", vocab_size=211, n_positions=64, n_embd=64, n_layer=2, n_head=4, bos_token_id=1,
+        eos_token_id=2, architectures=["GPT2LMHeadModel"],
+    ),
 }
 LARGE: dict[str, tuple[dict[str, Any], int, int]] = {
     "GPT-2 XL": (dict(model_type="gpt2", n_layer=48, n_head=25, n_embd=1600), 64, 1024),

@@ -282,12 +282,16 @@ class OperatorGraph:
 
     def carry(self, state: Tensor, becomes: Tensor) -> None:
         """Carry state between steps: ``state`` (a `taskflow.state`) starts the next step with the value that ``becomes`` has in
-        this one."""
+        this one, in place of what has carried it before."""
         if self.nodes[state.node].operator.kind != "state":
             raise ValueError(f"carry: {state.name} must come from taskflow.state, not {self.nodes[state.node].operator.kind}")
         if state.spec != becomes.spec:
             raise ValueError(f"carry: {state.name} is {state.spec} but {becomes.name} is {becomes.spec}")
-        self.carries.append((state, becomes))
+        self.carries = [pair for pair in self.carries if pair[0] is not state] + [(state, becomes)]
+
+    def carried(self, state: Tensor) -> Tensor:
+        """Return what a state starts the next step with, as it is carried so far: itself if nothing carries it."""
+        return next((becomes for carried, becomes in self.carries if carried is state), state)
 
     def node(self, name: str) -> Node:
         """Return the node of this name. Raises KeyError with the names that exist."""

@@ -19,6 +19,7 @@ from taskflow.operators.cross_entropy import cross_entropy
 from taskflow.operators.cumsum import cumsum
 from taskflow.operators.detach import detach
 from taskflow.operators.dispatch import dispatch
+from taskflow.operators.divide_integers import divide_integers
 from taskflow.operators.dropout import dropout
 from taskflow.operators.einsum import einsum
 from taskflow.operators.elementary import abs, cos, exp, log, pow, rsqrt, sin, sqrt
@@ -42,6 +43,7 @@ from taskflow.operators.input import input
 from taskflow.operators.layer_norm import layer_norm
 from taskflow.operators.linear import linear
 from taskflow.operators.linear_attention import linear_attention
+from taskflow.operators.logcumsumexp import logcumsumexp
 from taskflow.operators.logsumexp import logsumexp
 from taskflow.operators.lstm import lstm, lstm_layer
 from taskflow.operators.mask_padding import mask_padding
@@ -60,8 +62,10 @@ from taskflow.operators.rms_norm import rms_norm
 from taskflow.operators.rotary import rotary
 from taskflow.operators.routed_linear import routed_linear
 from taskflow.operators.scatter_add import scatter_add
+from taskflow.operators.scatter_reduce import scatter_reduce
 from taskflow.operators.selective_scan import selective_scan
 from taskflow.operators.silu import silu
+from taskflow.operators.slogdet import slogdet
 from taskflow.operators.smooth import elu, mish, softplus
 from taskflow.operators.softmax import softmax
 from taskflow.operators.split import split
@@ -78,14 +82,14 @@ from taskflow.operators.where import where
 __all__ = [
     "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "argmax", "attention", "avg_pool2d", "batch_norm",
     "cast", "causal_conv1d", "clamp", "combine", "combine_weights", "compare", "concat", "constant", "conv2d",
-    "conv_transpose2d", "cos", "cross_entropy", "cumsum", "detach", "dispatch", "dropout", "einsum", "elu", "embedding",
-    "erf", "exp", "expand", "expand_weight", "expert_linear", "expert_places", "fft", "filter2d", "flash_attention",
-    "flatten", "full_like", "gather", "gelu", "grid_sample", "group_norm", "gru", "hardsigmoid", "hardswish",
-    "hardtanh", "input", "layer_norm", "leaky_relu", "linear", "linear_attention", "log", "logsumexp", "lstm",
-    "lstm_layer", "mask_padding", "masked_scatter", "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul",
-    "mul_weight", "multi_head_attention", "narrow", "noise", "pad", "per_label", "positional_encoding", "pow", "relu",
-    "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "scatter_add", "select", "selective_scan",
-    "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt", "state", "step", "stochastic_depth",
-    "sub", "sum", "swiglu", "tanh", "to_float", "to_integer", "top2_gating", "top_k", "top_k_routing", "transpose",
-    "where",
+    "conv_transpose2d", "cos", "cross_entropy", "cumsum", "detach", "dispatch", "divide_integers", "dropout",
+    "einsum", "elu", "embedding", "erf", "exp", "expand", "expand_weight", "expert_linear", "expert_places", "fft",
+    "filter2d", "flash_attention", "flatten", "full_like", "gather", "gelu", "grid_sample", "group_norm", "gru",
+    "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "leaky_relu", "linear", "linear_attention",
+    "log", "logcumsumexp", "logsumexp", "lstm", "lstm_layer", "mask_padding", "masked_scatter", "matmul",
+    "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "noise", "pad",
+    "per_label", "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt",
+    "scale", "scatter_add", "scatter_reduce", "select", "selective_scan", "shift", "sigmoid", "silu", "sin",
+    "slogdet", "softmax", "softplus", "split", "sqrt", "state", "step", "stochastic_depth", "sub", "sum", "swiglu",
+    "tanh", "to_float", "to_integer", "top2_gating", "top_k", "top_k_routing", "transpose", "where",
 ]

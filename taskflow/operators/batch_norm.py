@@ -24,6 +24,8 @@ def batch_norm(
     momentum: float = 0.1,
     *,
     samples: int | None = None,
+    affine: bool = True,
+    statistics: tuple[Tensor, Tensor] | None = None,
     name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
@@ -31,8 +33,10 @@ def batch_norm(
 
     Args: input (N, C, ...). ``samples``: statistics of every group of this many samples (a divisor of N) instead of the whole
     batch ("ghost batches", Hoffer et al., arXiv 1705.08741). If processors hold whole groups, no statistics travel, and results
-    still do not depend on the split. ``parameters`` shares another layer's (weight, bias). Returns the same shape. Adds the
-    states ``name.running_mean`` and ``name.running_var``.
+    still do not depend on the split. Not ``affine``: without weight and bias. ``parameters`` shares another layer's (weight,
+    bias), ``statistics`` its states (running mean, running variance), which follow its batch first and then this one, as where a
+    network is called twice in a step. Returns the same shape. Adds the states ``name.running_mean`` and ``name.running_var``
+    unless they are given.
     """
     name = name or "batch_norm"
     graph, size = input.graph, input.shape[0] if samples is None else samples
@@ -40,12 +44,15 @@ def batch_norm(
     if input.ndim < 2:
         raise ValueError(f"{name}: input must be (N, C, ...), got {input}")
     shape = input.shape[1:2]
-    mean = state(graph, shape, sums_in(input.dtype), lasting=True, name=f"{name}.running_mean")
-    variance = state(graph, shape, sums_in(input.dtype), start=1.0, lasting=True, name=f"{name}.running_var")
+    if statistics is None:
+        mean = state(graph, shape, sums_in(input.dtype), lasting=True, name=f"{name}.running_mean")
+        variance = state(graph, shape, sums_in(input.dtype), start=1.0, lasting=True, name=f"{name}.running_var")
+        statistics = (mean, variance)
     sums = moments(input, size, name=f"{name}.moments")
-    output = normalize(input, sums, mean, variance, size, eps, name=name, parameters=parameters)
+    output = normalize(input, sums, *statistics, size, eps, affine=affine, name=name, parameters=parameters)
     count = size * prod(input.shape[2:])
-    new_mean, new_variance = running_statistics(sums, mean, variance, count, momentum, name=f"{name}.running")
-    graph.carry(mean, new_mean)
-    graph.carry(variance, new_variance)
+    so_far = [graph.carried(each) for each in statistics]  # by an earlier call, if there was one
+    followed = running_statistics(sums, so_far[0], so_far[1], count, momentum, name=f"{name}.running")
+    for each, becomes in zip(statistics, followed):
+        graph.carry(each, becomes)
     return output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from random import Random
 
@@ -33,11 +33,12 @@ class Normalize(Operator):
     eps) weight + bias.
 
     In training, mean and variance are those of a sample's group of ``samples`` samples, from `moments`; in evaluation, the
-    running ones. C cuts the weights (parameter).
+    running ones. C cuts the weights (parameter). Not ``affine``: without weight and bias.
     """
 
     samples: int
     eps: float
+    affine: bool = field(default=True, repr=False)  # files that name operators are of networks that have weights there
     kept = Keeps(outputs=False)
     flops_per_element = 3
 
@@ -58,13 +59,15 @@ class Normalize(Operator):
 
     def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
         shape = inputs[0].shape[1:2]
+        if not self.affine:
+            return ()
         return (WeightSpec("weight", shape, Init("constant", 1.0)), WeightSpec("bias", shape, Init("constant", 0.0)))
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         samples, channels, *positions = inputs[0].shape
         return (
             Dim("n", samples, Soap.SAMPLE),
-            Dim("c", channels, Soap.PARAMETER),
+            Dim("c", channels, Soap.PARAMETER if self.affine else Soap.ATTRIBUTE),
             *(Dim(f"a{i}", size, Soap.ATTRIBUTE) for i, size in enumerate(positions, 2)),
         )
 
@@ -72,20 +75,20 @@ class Normalize(Operator):
         channels = Rect(piece.lo[1:2], piece.hi[1:2])
         first, last = piece.lo[0] // self.samples, -(-piece.hi[0] // self.samples)
         moments = Rect((first, 0, piece.lo[1]), (last, 2, piece.hi[1]))
-        return Reads((piece, moments, channels, channels), (channels, channels))
+        return Reads((piece, moments, channels, channels), (channels, channels) if self.affine else ())
 
     def unread(self, training: bool) -> tuple[int, ...]:
         return (2, 3) if training else (1,)  # running mean and variance; the batch's moments
 
     def forward(self, call: Call) -> None:
-        (weight, bias), y = call.weights, _flat(call.outputs[0])
+        (weight, bias), y = self._weights(call), _flat(call.outputs[0])
         scales = call.kernels.xp.empty((2, len(weight)), y.dtype)
         for group in self._groups(call):
             call.kernels.channel_scales(group.sums, self._count(call), self.eps, weight, bias, out=scales)
             call.kernels.channel_affine(group.x, scales[0], scales[1], out=y[group.rows])
 
     def backward(self, call: Call) -> None:
-        weight, dy = call.weights[0], _flat(call.grad)
+        weight, dy = self._weights(call)[0], _flat(call.grad)
         dx, dmoments, dmean, dvariance = call.grad_inputs
         xp, count, channels = call.kernels.xp, self._count(call), len(weight)
         products, totals = xp.empty((2, channels), DOUBLE), None
@@ -109,11 +112,18 @@ class Normalize(Operator):
                 some += [-found[0] * found[1], found[4] * count]  # of the running mean and variance
             totals = some if totals is None else [a + b for a, b in zip(totals, some)]
         assert totals is not None, "a piece has samples"
-        dweight, dbias = call.grad_weights
+        dweight, dbias = call.grad_weights or (None, None)
         running = totals[2:] or (0.0, 0.0)
         for target, value in zip((dbias, dweight, dmean, dvariance, dmoments), (*totals[:2], *running, changes)):
             if target is not None:
                 target.put(value)
+
+    def _weights(self, call: Call) -> tuple[Array, Array]:
+        if self.affine:
+            return call.weights[0], call.weights[1]
+        channels, dtype = call.piece.hi[1] - call.piece.lo[1], call.inputs[0].dtype
+        one = call.kernels.constant(("ones", channels, dtype), lambda: np.ones(channels, dtype))
+        return one, call.kernels.constant(("zeros", channels, dtype), lambda: np.zeros(channels, dtype))
 
     def _count(self, call: Call) -> int:
         """Number of elements of a channel in a group, whatever the piece."""
@@ -139,7 +149,8 @@ class Normalize(Operator):
         dtype = np.dtype(np.float64)
         x, each = Spec((samples * groups, channels, *positions), dtype), Spec((channels,), dtype)
         # With a small eps, a variance near 0 would be too curved for finite differences.
-        return Example(cls(samples, random.uniform(0.5, 1)), (x, Spec((groups, 2, channels), DOUBLE), each, each))
+        operator = cls(samples, random.uniform(0.5, 1), random.random() < 0.7)
+        return Example(operator, (x, Spec((groups, 2, channels), DOUBLE), each, each))
 
 
 def _flat(x: Array) -> Array:
@@ -155,13 +166,15 @@ def normalize(
     samples: int,
     eps: float = 1e-5,
     *,
+    affine: bool = True,
     name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
     """Normalise by the sums of `moments`; in evaluation by the running statistics.
 
-    Args: input (N, C, ...). Returns the same shape. ``parameters`` shares another layer's (weight, bias).
+    Args: input (N, C, ...). Returns the same shape. ``affine``: with weight and bias. ``parameters`` shares another layer's
+    (weight, bias).
     """
-    operator = Normalize(samples, eps)
+    operator = Normalize(samples, eps, affine)
     inputs = (input, moments, running_mean, running_var)
     return input.graph.apply(operator, inputs, name=name, parameters=parameters)[0]

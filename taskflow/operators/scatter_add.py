@@ -27,12 +27,12 @@ class ScatterAdd(Operator):
     flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("scatter_add", inputs, 2)
-        positive("scatter_add", size=self.size)
+        takes(self.kind, inputs, 2)
+        positive(self.kind, size=self.size)
         x, index = inputs
         fits = len(x.shape) >= 2 and x.shape[:2] == index.shape and x.differentiable
         if not fits or index.dtype.kind not in "iu":
-            raise ValueError(f"scatter_add: inputs must be floats (N, K, ...) and integers (N, K), got {x} and {index}")
+            raise ValueError(f"{self.kind}: inputs must be floats (N, K, ...) and integers (N, K), got {x} and {index}")
         return (Spec((x.shape[0], self.size, *x.shape[2:]), x.dtype),)
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
@@ -48,25 +48,33 @@ class ScatterAdd(Operator):
         return self.size
 
     def forward(self, call: Call) -> None:
-        (x, index), (y,) = call.inputs, call.outputs
-        call.kernels.device.require(
-            (index >= 0) & (index < self.size), index,
-            f"{call.name}: indices must be at least 0 and below {self.size}, got {{given}}",
-        )
+        x, index = call.inputs
+        self._require_below(call)
         if self.distinct:
             ordered = call.kernels.xp.sort(index, axis=1)
             call.kernels.device.require(
                 ordered[:, 1:] != ordered[:, :-1], ordered[:, 1:],
                 f"{call.name}: entries are put, not added, so each place may be named once in a row, but {{given}} is named twice",
             )
+        self._add_up(call, x, index, call.outputs[0])
+
+    def _require_below(self, call: Call) -> None:
+        index = call.inputs[1]
+        call.kernels.device.require(
+            (index >= 0) & (index < self.size), index,
+            f"{call.name}: indices must be at least 0 and below {self.size}, got {{given}}",
+        )
+
+    def _add_up(self, call: Call, x: Array, index: Array, out: Array) -> None:
+        """Write the sums of entries x (N, K, ...) by places (N, K) to ``out`` (N, size, ...)."""
         samples, entries, *rest = x.shape
-        flat = call.kernels.xp.ascontiguousarray(_samples(call) * self.size + index).reshape(-1)
+        flat = call.kernels.xp.ascontiguousarray(samples_of(call) * self.size + index).reshape(-1)
         rows = call.kernels.xp.ascontiguousarray(x).reshape(samples * entries, prod(rest))
-        call.kernels.embedding_backward(flat, 0, rows, out=y.reshape(samples * self.size, prod(rest)), accumulate=False)
+        call.kernels.embedding_backward(flat, 0, rows, out=out.reshape(samples * self.size, prod(rest)), accumulate=False)
 
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
-            dx.put(call.grad[_samples(call), call.inputs[1]])
+            dx.put(call.grad[samples_of(call), call.inputs[1]])
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume // self.size * inputs[1].shape[1]
@@ -79,7 +87,7 @@ class ScatterAdd(Operator):
         return Example(cls(size), (x, Spec((samples, entries), np.dtype(np.int64))), high=size)
 
 
-def _samples(call: Call) -> Array:
+def samples_of(call: Call) -> Array:
     """The number of each sample among the entries, (N, 1)."""
     return call.kernels.xp.arange(call.inputs[0].shape[0])[:, None]
 

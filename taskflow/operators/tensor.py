@@ -36,6 +36,10 @@ class Builder(Protocol):
         """Carry state: ``state`` starts the next step with the value that ``becomes`` has in this one."""
         ...
 
+    def carried(self, state: Tensor) -> Tensor:
+        """Return what a state becomes so far: itself if nothing carries it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:

@@ -283,7 +283,7 @@ def masked(kind: str) -> Maker:
     def made(c: Case) -> str:
         mask = {
             "Not": lambda: c.add("Not", [_mask(c, 2, 3)]), "And": lambda: c.add("And", [_mask(c, 2, 3), _mask(c, 2, 3)]),
-            "Or": lambda: c.add("Or", [_mask(c, 2, 3), _mask(c, 2, 3)]),
+            **{both: lambda both=both: c.add(both, [_mask(c, 2, 3), _mask(c, 2, 3)]) for both in ("Or", "Xor")},
         }.get(kind, lambda: c.add(kind, [c.ids(2, 3), c.ids(2, 3)]))()
         if c.r.random() < 0.5:
             mask = c.add("Squeeze", [c.add("Unsqueeze", [mask, c.ints(1)]), c.ints(1)])

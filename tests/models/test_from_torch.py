@@ -238,6 +238,25 @@ def test_a_constant_may_be_dropped() -> None:
     assert len(dropped) == 2 and graph.nodes[dropped[1].inputs[0].node].operator.kind == "constant"
 
 
+@pytest.mark.parametrize("by_function", [False, True])
+def test_channels_are_dropped_as_a_whole(by_function: bool) -> None:
+    class Drops(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout2d(0.4)
+
+        def forward(self, x: Any) -> Any:
+            return nn.functional.dropout2d(x, 0.4, self.training) if by_function else self.drop(x)
+
+    found: list[Any] = []
+    graph = from_torch(Drops(), (40, 30, 3, 2), loss=lambda y: found.append(y) or taskflow.mean(y))
+    run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(1))[0])
+    x = np.ones((40, 30, 3, 2), np.float32)
+    assert (run.evaluate_with({"x": x}, found)[1][found[0].name] == x).all()
+    dropped = [node for node in graph if node.operator.kind == "dropout"]
+    assert [node.outputs[0].shape for node in dropped] == [(40, 30, 1)] and dropped[0].operator.p == 0.4
+
+
 def test_shapes_do_for_floats_and_losses_may_be_chosen() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.2))
     graph = from_torch(module, (8, 4), loss="mse_loss", name="small")
@@ -271,7 +290,7 @@ def test_what_has_no_counterpart_is_listed() -> None:
 @pytest.mark.parametrize(
     "module, message",
     [
-        (nn.Sequential(nn.BatchNorm2d(3, affine=False)), "0: needs affine"),
+        (nn.Sequential(nn.BatchNorm2d(3, momentum=None)), r"0 \(BatchNorm2d\) needs a momentum"),
         (nn.Sequential(nn.InstanceNorm2d(3, track_running_stats=True)), "0: track_running_stats is not supported"),
         (nn.Sequential(nn.ConvTranspose2d(3, 4, 1, padding=4)), "0: PyTorch says: .*Output size is too small"),
         (nn.Sequential(nn.MaxPool2d(9)), "0: PyTorch says: .*Output size is too small"),
@@ -333,7 +352,7 @@ def test_wrong_calls_are_said() -> None:
         def forward(self, x: Any) -> Any:
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(ValueError, match=r"cannot follow Depends .*must not depend on numbers"):
+    with pytest.raises(ValueError, match=r"cannot follow Depends: .*numbers .*torch\.where, .*\(line \d+ of test_from_torch"):
         from_torch(Depends(), (2, 4))
     with pytest.raises(ValueError, match=r"must be a torch\.nn\.Module, got int"):
         from_torch(3, (2, 4))

@@ -30,6 +30,7 @@ import torch_cases_layers  # noqa: E402, F401
 import torch_cases_memory  # noqa: E402, F401
 import torch_cases_modules  # noqa: E402, F401
 import torch_cases_more  # noqa: E402, F401
+import torch_cases_numbers  # noqa: E402, F401
 import torch_cases_places  # noqa: E402, F401
 import torch_cases_running  # noqa: E402, F401
 import torch_cases_state  # noqa: E402, F401

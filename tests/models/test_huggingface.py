@@ -164,11 +164,19 @@ def test_a_config_that_transformers_has_written_with_infinities(tmp_path: Any) -
 
 
 def test_what_is_not_understood_is_named_with_its_line() -> None:
-    why = r"remainder \(a tensor's method, \d+ times\) in canine.char_embeddings \(line \d+ of modeling_canine.py: `hashed = "
-    own = dict(model_type="canine", architectures=["CanineForTokenClassification"])
-    small = imports.NETWORKS.WIDTH | imports.NETWORKS.WORDS | own
+    why = r"decides by one .*: choose by torch.where, .* \(line \d+ of modeling_fsmt.py: `if not padding_mask.any\(\):`\)"
+    own = dict(
+        model_type="fsmt", architectures=["FSMTForConditionalGeneration"], langs=["en", "de"], src_vocab_size=211,
+        tgt_vocab_size=211,
+    )
     with pytest.raises(ValueError, match=why):
-        from_config(small, 2, 8, num_hidden_layers=1)
+        from_config(imports.NETWORKS.BOTH | own, 2, 8)
+
+
+def test_videos_are_planned_with_their_frames() -> None:
+    own = dict(model_type="timesformer", architectures=["TimesformerForVideoClassification"], num_frames=4, patch_size=16)
+    graph = from_config(imports.NETWORKS.WIDTH | own, 2, image_size=32, verify=True)
+    assert graph.node("pixel_values").outputs[0].shape == (2, 4, 3, 32, 32)
 
 
 def test_control_flow_that_depends_on_numbers_is_refused_with_its_line() -> None:

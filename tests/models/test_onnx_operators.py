@@ -15,6 +15,7 @@ from taskflow.models.notes import ImportNote
 from taskflow.models.onnx import from_onnx
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'soap-taskflow[onnx]'")
+import onnx_cases_numbers  # noqa: E402, F401  it fills MAKERS
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 from onnx_cases import MAKERS, case_of  # noqa: E402
 

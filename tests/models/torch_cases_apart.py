@@ -117,7 +117,6 @@ for _name, _function in {
 for _name, _function in {
     "one_of_as_many_as_there_are": lambda s, x, t: F.one_hot(t).double() @ s.e.weight,
     "bag_with_padding": lambda s, x, t: F.embedding_bag(t, s.e.weight, padding_idx=0),
-    "bag_by_offsets": lambda s, x, t: F.embedding_bag(t.flatten(), s.e.weight, torch.arange(0, 20, 5)),
     "bag_of_lengths": lambda s, x, t: F.embedding_bag(t, s.e.weight, max_norm=1.0),
     "smoothed_loss_by_weight": lambda s, x, t: F.cross_entropy(x[:, 0], t[:, 0], WEIGHTS.view(-1)[:7], label_smoothing=0.1),
     "trained_weights_of_classes": lambda s, x, t: F.nll_loss(x[:, 0], t[:, 0], s.e.weight[0]),

@@ -1,4 +1,4 @@
-"""One tensor or another by a mask: what is not taken has no say, however large it is, and gets no gradient."""
+"""One tensor or another by a mask, of which what is not taken has no say; one method or another as forward."""
 
 from __future__ import annotations
 
@@ -142,3 +142,47 @@ def weights_made_of_one_vector() -> Any:
         return F.linear(x, self.make(self.z).view(5, 3))
 
     return net(forward, make=line(4, 15), z=nn.Parameter(torch.randn(4)))
+
+
+# ---- forward that is chosen ------------------------------------------------------------------------------------------------
+
+
+class ChoosesItsForward(nn.Module):
+    """As FasterNet has it: an argument says which of two methods is forward."""
+
+    def __init__(self, fast: bool) -> None:
+        super().__init__()
+        self.a = line()
+        self.forward = self.forward_fast if fast else self.forward_slow
+
+    def forward_fast(self, x):
+        return self.a(x)
+
+    def forward_slow(self, x):
+        return self.a(x).tanh() * 2
+
+
+@case("equal")
+def forward_that_is_chosen_when_the_module_is_made() -> Any:
+    return nn.Sequential(*(ChoosesItsForward(fast) for fast in (True, False, True, False)))
+
+
+class LineOfItsOwn(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+        self.forward = self.forward_doubled
+
+    def forward_doubled(self, x):
+        return F.linear(x, self.weight * 2, self.bias)
+
+
+@case("equal")
+def layer_whose_forward_is_chosen() -> Any:
+    return nn.Sequential(LineOfItsOwn(), nn.Tanh(), line())
+
+
+@case("refused")
+def forward_of_another_instance() -> Any:
+    made = nn.Sequential(*(ChoosesItsForward(False) for _ in range(2)))
+    made[1].forward = made[0].forward_fast
+    return made

@@ -135,3 +135,40 @@ KINDS = {
     "rotary_by_parts_the_other_way": 1, "complex_tables_that_are_no_rotation": 0,
 }
 """How many operators `rotary` a case becomes."""
+
+
+def _kept_waves(self: Any, x: Any) -> Any:
+    """A Fourier neural operator's layer: some waves of each channel by trained complex numbers, all others none."""
+    waves = torch.fft.rfft2(x)
+    kept = torch.zeros(x.shape[0], 4, x.shape[2], x.shape[3] // 2 + 1, dtype=waves.dtype)
+    for part, rows_of in ((self.low, slice(None, 2)), (self.high, slice(-2, None))):
+        kept[:, :, rows_of, :3] = torch.einsum("bixy,ioxy->boxy", waves[:, :, rows_of, :3], part)
+    return torch.fft.irfft2(kept, s=x.shape[2:]) + self.skip(x)
+
+
+def _spectrum(*shape: int) -> Any:
+    return torch.nn.Parameter(torch.randn(*shape, dtype=torch.complex128))
+
+
+@case("equal", rows(2, 3, 6, 6))
+def fourier_neural_operator() -> Any:
+    return net(_kept_waves, low=_spectrum(3, 4, 2, 3), high=_spectrum(3, 4, 2, 3), skip=torch.nn.Conv2d(3, 4, 1))
+
+
+@case("equal", rows(2, 8, 6))
+def filter_of_all_waves() -> Any:
+    """GFNet's: each wave of each channel by a trained complex number."""
+
+    def forward(self, x):
+        return self.b(torch.fft.irfft(torch.fft.rfft(self.a(x), dim=1, norm="ortho") * self.filter, n=8, dim=1, norm="ortho"))
+
+    return net(forward, a=line(), b=line(), filter=_spectrum(5, 6))
+
+
+@case("equal", rows(2, 5, 12))
+def complex_parameter_beside_others() -> Any:
+    def forward(self, x):
+        z = torch.view_as_complex(self.a(x).reshape(2, 5, 6, 2)) * self.scale + self.shift.conj()
+        return z.abs(), torch.view_as_real(z @ self.turn), self.turn.real.sum(0)[None]
+
+    return net(forward, a=line(12, 12), scale=_spectrum(6), shift=_spectrum(5, 1), turn=_spectrum(6, 3))

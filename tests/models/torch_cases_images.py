@@ -51,13 +51,14 @@ modules(
     "equal", IMAGES,
     norm_with_its_own_forward=lambda: nn.Sequential(nn.Conv2d(3, 4, 3), NormAct(4, momentum=0.3), nn.Conv2d(4, 2, 1), NormAct(2)),
     norms_alike=lambda: nn.Sequential(*(nn.Sequential(nn.Conv2d(3, 3, 1), NormAct(3)) for _ in range(3))),
+    norm_that_is_called_twice=lambda: nn.Sequential(nn.Conv2d(3, 4, 3), NormBeside(4, "twice")),
     norm_with_its_own_forward_that_does_nothing_more=lambda: nn.Sequential(nn.Conv2d(3, 4, 3), NormBeside(4, "")),
 )
 modules(
     "refused", IMAGES,
     **{
         f"norm_that_{word.replace(' ', '_')}": lambda word=word: nn.Sequential(nn.Conv2d(3, 4, 3), NormBeside(4, word))
-        for word in ("reads before", "reads behind", "counts otherwise", "reads its counter", "in evaluation", "twice")
+        for word in ("reads before", "reads behind", "counts otherwise", "reads its counter", "in evaluation")
     },
     norm_of_the_mean_of_all_steps=lambda: nn.Sequential(nn.Conv2d(3, 4, 3), NormAct(4, momentum=None)),
     norm_without_weights=lambda: nn.Sequential(nn.Conv2d(3, 4, 3), NormAct(4, affine=False)),

@@ -97,3 +97,25 @@ def scores_at_the_distance_of_two_places() -> Any:
 @case("equal", rows(2, 3, 5, 6))
 def places_that_differ_by_sample() -> Any:
     return net(lambda self, x: self.a(x).gather(-1, self.places), a=line(), places=torch.arange(150).reshape(2, 3, 5, 5) % 6)
+
+
+@case("equal", ids(7, 4, 5))
+def fixed_integers_in_the_type_of_a_parameter() -> Any:
+    """Gemma 4's table of positions, by a product with ones and zeros."""
+
+    def forward(self, t):
+        each = torch.nn.functional.one_hot(torch.arange(t.shape[1]) // 2, 4).to(self.table)
+        return self.out(self.words(t) + each @ self.table)
+
+    return net(forward, words=nn.Embedding(7, 6), table=nn.Parameter(torch.randn(4, 6)), out=line())
+
+
+@case("equal", ids(7, 4, 5))
+def prompts_of_another_integer_type() -> Any:
+    """CPM-Ant's: fixed tokens of 32 bits before the text."""
+
+    def forward(self, t):
+        prompt = torch.arange(3, dtype=torch.int32).repeat(t.shape[0], 1)
+        return self.out(self.words(torch.cat((prompt, t), 1)))
+
+    return net(forward, words=nn.Embedding(7, 6), out=line())

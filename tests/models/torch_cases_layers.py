@@ -246,7 +246,9 @@ _layers(
     attention_that_drops=lambda: net(lambda s, x: F.scaled_dot_product_attention(s.a(x), x, x, dropout_p=0.5), a=line()),
     lstm_without_biases=lambda: net(lambda s, x: s.r(x)[0], r=nn.LSTM(6, 4, bias=False, batch_first=True)),
     lstm_with_a_projection=lambda: net(lambda s, x: s.r(x)[0], r=nn.LSTM(6, 4, proj_size=2, batch_first=True)),
-    rounded_quotient=lambda: net(lambda s, x: torch.div(s.a(x), 2, rounding_mode="floor"), a=line()),
+)
+_layers(
+    "equal", rows(2, 5, 6), rounded_quotient=lambda: net(lambda s, x: torch.div(s.a(x), 2, rounding_mode="floor"), a=line()),
 )
 _layers("equal", rows(2, 5, 6), sum_of_another_type=lambda: net(lambda s, x: s.a(x).sum(-1, dtype=torch.float32), a=line()))
 _layers(

@@ -148,7 +148,7 @@ def fixed_matrix_first() -> Any:
     return net(lambda self, x: self.m @ self.a(x), a=line(), m=torch.randn(3, 4))
 
 
-@case("refused", ids())
+@case("equal", ids())
 def arithmetic_of_tokens() -> Any:
     return net(lambda self, t: self.e((t + 1) % 7), e=nn.Embedding(7, 6))
 
@@ -227,7 +227,7 @@ def dropout_by_a_branch() -> Any:
     return net(forward, a=line(), p=0.0)
 
 
-@case("refused")
+@case("equal")
 def property_in_place_of_a_parameter() -> Any:
     class Half(nn.Linear):
         @property

@@ -20,14 +20,14 @@ def batch_norm() -> Any:
     return _normed(eps=1e-3, momentum=0.3)
 
 
-@case("refused", IMAGES)
+@case("equal", IMAGES)
 def batch_norm_kept_in_evaluation() -> Any:
     made = _normed()
     made[1].eval()
     return made
 
 
-@case("refused", IMAGES)
+@case("equal", IMAGES)
 def batch_norm_kept_in_evaluation_by_train() -> Any:
     class Net(nn.Sequential):
         def train(self, mode=True):
@@ -43,7 +43,7 @@ def whole_in_evaluation() -> Any:
     return _normed().eval()
 
 
-@case("refused", IMAGES)
+@case("equal", IMAGES)
 def batch_norm_without_statistics() -> Any:
     return _normed(track_running_stats=False)
 
@@ -53,14 +53,41 @@ def batch_norm_without_momentum() -> Any:
     return _normed(momentum=None)
 
 
-@case("refused", IMAGES)
+@case("equal", IMAGES)
 def batch_norm_without_affine() -> Any:
     return _normed(affine=False)
 
 
-@case("refused", IMAGES)
+@case("equal", IMAGES)
 def batch_norm_twice() -> Any:
     return net(lambda self, x: self.n(self.c(self.n(x))), c=nn.Conv2d(3, 3, 1), n=nn.BatchNorm2d(3))
+
+
+@case("equal", IMAGES)
+def siamese_networks() -> Any:
+    """SimSiam: one network of two views of each image, with norms of either kind, and no gradient of one side."""
+
+    def forward(self, x):
+        first, second = (self.encoder(view).mean((2, 3)) for view in (x, x.flip(3) * 1.5))
+        ahead, behind = self.predictor(first), self.predictor(second)
+        return F.cosine_similarity(ahead, second.detach()) + F.cosine_similarity(behind, first.detach())
+
+    plain = nn.BatchNorm2d(5, affine=False)
+    return net(
+        forward, encoder=nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=0.4), nn.ReLU(), nn.Conv2d(4, 5, 1), plain),
+        predictor=nn.Sequential(line(5, 5), nn.BatchNorm1d(5), nn.Tanh(), line(5, 5)),
+    )
+
+
+@case("equal", IMAGES)
+def frozen_norms_of_a_fine_tuned_network() -> Any:
+    made = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4, affine=False))
+    for norm in (made[1], made[4]):
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+        norm.eval()
+    made[1].requires_grad_(False)
+    return made
 
 
 @case("refused", IMAGES)
@@ -172,9 +199,9 @@ def dropout_kept_in_evaluation() -> Any:
     return Net(line(), nn.Dropout(0.5)).train()
 
 
-@case("refused")
-def dropout_of_channels() -> Any:
-    return nn.Sequential(line(), nn.Unflatten(1, (2, 3)), nn.Dropout1d(0.5))
+@case("equal")
+def dropout_of_no_channels() -> Any:
+    return nn.Sequential(line(), nn.Unflatten(1, (2, 3)), nn.Dropout1d(0.0), line(3, 2))
 
 
 @case("refused")

@@ -114,6 +114,18 @@ def _elu(op: Any, x: Any) -> Any:
     return torch.ops.aten.elu(x, op.alpha, op.scale, op.rate)
 
 
+def _divide_integers(op: Any, x: Any) -> Any:
+    if op.rest:
+        return (torch.fmod if op.toward_zero else torch.remainder)(x, op.number)
+    return torch.div(x, op.number, rounding_mode="trunc" if op.toward_zero else "floor")
+
+
+def _scatter_reduce(op: Any, x: Any, index: Any) -> Any:
+    wide = index.reshape(*index.shape, *[1] * (x.ndim - 2)).expand(x.shape)
+    none = torch.zeros(x.shape[0], op.size, *x.shape[2:], dtype=x.dtype)
+    return none.scatter_reduce(1, wide, x, op.reduction, include_self=False)
+
+
 def _gather(op: Any, x: Any, index: Any) -> Any:
     wide = index.reshape(*index.shape, *(1,) * (x.ndim - 2)).expand(*index.shape, *x.shape[2:])
     return torch.take_along_dim(x, wide, 1)
@@ -342,8 +354,10 @@ TORCH = {
     "filter2d": lambda op, x, filters: _conv2d(op.convolution, x, filters),
     "flash_attention": _flash_attention,
     "detach": lambda op, x: x.detach() + 0 * x,
+    "divide_integers": _divide_integers,
     "full_like": lambda op, x: torch.full_like(x, op.number) + 0 * x,
     "scatter_add": _scatter_add,
+    "scatter_reduce": _scatter_reduce,
     "gather": _gather,
     "grid_sample": lambda op, x, grid: F.grid_sample(x, grid, op.mode, op.padding, op.corners),
     "linear": lambda op, x, *weights: F.linear(x, *weights),
@@ -351,6 +365,7 @@ TORCH = {
     "elu": _elu,
     "extreme": _extreme,
     "gru": _gru,
+    "logcumsumexp": lambda op, x: torch.logcumsumexp(x, op.dim),
     "logsumexp": lambda op, x: torch.logsumexp(x, op.over, op.keepdim),
     "mish": lambda op, x: F.mish(x),
     "softplus": lambda op, x: F.softplus(x, op.beta, op.threshold),
@@ -371,6 +386,7 @@ TORCH = {
     "linear_attention": _linear_attention,
     "selective_scan": _selective_scan,
     "silu": lambda op, x: F.silu(x),
+    "slogdet": lambda op, x: tuple(torch.linalg.slogdet(x)),
     "softmax": _softmax,
     "split": lambda op, x: torch.split(x, op.sections, op.dim),
     "step": lambda op, x: getattr(torch, op.function)(x),

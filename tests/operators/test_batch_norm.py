@@ -81,6 +81,37 @@ def test_training_and_evaluation_under_any_strategy_equal_torch(seed: int) -> No
         assert run.train(feeds) == pytest.approx(loss.item(), rel=1e-10)
 
 
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_one_layer_of_two_batches_follows_both(seed: int, affine: bool) -> None:
+    """As of a network that is called twice in a step: running statistics of the first batch, then of the second."""
+    graph, numbers = OperatorGraph("float64"), np.random.default_rng(seed)
+    x, z = (ops.input(graph, (6, 3, 4), name=name) for name in "xz")
+    first = ops.batch_norm(x, momentum=0.3, affine=affine, name="bn")
+    kept = graph.producer(first).inputs[2:]
+    again = ops.batch_norm(
+        z, momentum=0.3, affine=affine, statistics=(kept[0], kept[1]), name="bn", parameters=graph.parameters_of(first) or None
+    )
+    graph.minimize(ops.mse_loss(ops.linear(ops.mul(first, again), 2, name="fc"), ops.input(graph, (6, 3, 2), name="targets")))
+    run = Executor(graph, random_strategy(graph, 3, Random(seed)) if seed else undivided(graph), SGD(0.1), seed=seed)
+    net = torch.nn.Module()
+    net.bn, net.fc = torch.nn.BatchNorm1d(3, momentum=0.3, affine=affine), torch.nn.Linear(4, 2)
+    net.double().load_state_dict({k: torch.from_numpy(v.copy()) for k, v in run.parameters().items()}, strict=False)
+    update = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(4):
+        feeds = {name: numbers.normal(size=(6, 3, 2 if name == "targets" else 4)) + 2 for name in ("x", "z", "targets")}
+        given = {name: torch.from_numpy(value) for name, value in feeds.items()}
+        net.train(step != 2)
+        loss = torch.nn.functional.mse_loss(net.fc(net.bn(given["x"]) * net.bn(given["z"])), given["targets"])
+        if step == 2:
+            assert run.evaluate(feeds) == pytest.approx(loss.item(), rel=1e-10)
+            continue
+        update.zero_grad()
+        loss.backward()
+        update.step()
+        assert run.train(feeds) == pytest.approx(loss.item(), rel=1e-10)
+
+
 def test_running_statistics_belong_to_the_network() -> None:
     """Starting the state of training anew leaves them, and evaluation does not move them."""
     graph = _network("float64")

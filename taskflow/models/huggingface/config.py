@@ -205,7 +205,8 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
             note(f"hf: {type(module).__name__}: its config says no size of images; {side} x {side} are planned")
         rows, columns = side if isinstance(side, (tuple, list)) else (side, side)
         channels = getattr(config, "num_channels", None) or getattr(getattr(config, "vision_config", None), "num_channels", 3)
-        pixels = torch.empty(batch, channels, rows, columns, dtype=module.dtype, device="meta")
+        frames = [count] if (count := getattr(config, "num_frames", None)) else []  # of a video
+        pixels = torch.empty(batch, *frames, channels, rows, columns, dtype=module.dtype, device="meta")
         longest = getattr(config, "max_text_len", MOST_STEPS)
         tokens = {"input_ids": torch.empty(batch, min(steps or longest, longest), dtype=torch.long, device="meta")} if words else {}
         return [], {"pixel_values": pixels} | tokens

@@ -10,7 +10,7 @@ import numpy as np
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.onnx import handlers, layers, masks, resizing  # noqa: F401  they fill HANDLERS
+from taskflow.models.onnx import handlers, layers, masks, numbers, resizing  # noqa: F401  they fill HANDLERS
 from taskflow.models.onnx.context import HANDLERS, Account, Context, Truth, Unknown, name_of, read_as
 from taskflow.models.onnx.needed import evaluator_of, first_line
 from taskflow.models.onnx.patterns import with_gelu, with_layer_norm

@@ -47,6 +47,8 @@ def from_onnx(
     _say_left_out(model, followed, loss)
     if loss == "cross_entropy" and output.ndim < 2:
         raise ValueError(f"from_onnx: {title}: its first output is {output}, not scores (N, ..., classes); choose another loss")
+    if loss is not None and not output.spec.differentiable:
+        raise ValueError(f"from_onnx: {graph.name}: output {output.name} is integers, of which there is no loss: give loss=None")
     if loss == "cross_entropy":
         labels = ops.input(graph, output.shape[:-1], "int64", name="labels")
         graph.minimize(ops.cross_entropy(output, labels, name="loss"))

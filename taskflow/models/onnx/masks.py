@@ -16,18 +16,22 @@ RELATIONS = {"Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", 
 
 @says("Cast")
 def cast(c: Context, node: Any) -> Tensor | Truth:
-    """Convert integers and truth values to floats, integers to truth values and to other integers; floats stay what they are."""
+    """Convert integers and truth values to floats, numbers to truth values and to integers."""
     wanted = np.dtype(c.onnx.helper.tensor_dtype_to_np_dtype(c.attributes(node, to=1, saturate=1)["to"]))
     if c.is_truth(node, 0):
         mask = c.mask(node, 0)
         if wanted.kind == "b" or wanted == mask.dtype:
             return Truth(mask) if wanted.kind == "b" else mask
+        if wanted.kind in "iu":
+            return ops.to_integer(mask, name=name_of(node))
         raise Unknown(f"from truth values to {wanted}")
     x = c.tensor(node, 0)
     if x.dtype == wanted or (x.dtype.kind in "iu" and wanted.kind in "iu"):
         return x
-    if x.dtype.kind in "iu" and wanted.kind == "b":
+    if wanted.kind == "b":
         return Truth(ops.compare(x, "ne", 0, name=name_of(node)))
+    if x.spec.differentiable and wanted.kind in "iu":
+        return ops.to_integer(x, name=name_of(node))
     if x.dtype.kind in "iu" and wanted == np.dtype(c.graph.dtype):
         return ops.to_float(x, name=name_of(node))
     raise Unknown(f"from {x.dtype} to {wanted}; one float type in the whole network, please")
@@ -35,7 +39,7 @@ def cast(c: Context, node: Any) -> Tensor | Truth:
 
 @says(*RELATIONS)
 def compared(c: Context, node: Any) -> Truth:
-    """Compare integers with integers, or with a number."""
+    """Compare numbers with numbers of their type, or with one."""
     c.attributes(node)
     relation, name = RELATIONS[node.op_type], name_of(node)
     first, second = (c.arrays.get(text) for text in node.input)
@@ -48,10 +52,9 @@ def compared(c: Context, node: Any) -> Truth:
 def _compared(c: Context, node: Any, own: int, relation: str, other: int, name: str) -> Tensor:
     x = c.tensor(node, own)
     number = c.arrays.get(node.input[other])
-    if x.dtype.kind not in "iu" or (number is not None and number.dtype.kind not in "iu"):
-        raise Unknown("only integers are compared: of floats the graph would hide which side a number is on")
     if number is not None and number.size == 1 and number.ndim <= x.ndim:
-        return ops.compare(x, relation, int(c.constant(node, other).reshape(-1)[0]), name=name)
+        alone = c.constant(node, other).reshape(-1)[0]
+        return ops.compare(x, relation, int(alone) if x.dtype.kind in "iu" else float(alone), name=name)
     return ops.compare(x, relation, c.tensor(node, other), name=name)
 
 
@@ -78,24 +81,39 @@ def either(c: Context, node: Any) -> Truth:
     return Truth(_not(ops.mul(first, second, name=f"{name}.neither"), name))
 
 
+@says("Xor")
+def one_of_both(c: Context, node: Any) -> Truth:
+    """Logical exclusive or."""
+    c.attributes(node)
+    return Truth(ops.compare(c.mask(node, 0), "ne", c.mask(node, 1), name=name_of(node)))
+
+
+@says("IsNaN")
+def no_number(c: Context, node: Any) -> Truth:
+    """Where there is no number, which does not equal itself."""
+    c.attributes(node)
+    x = c.tensor(node, 0)
+    return Truth(ops.compare(x, "ne", x, name=name_of(node)))
+
+
+@says("IsInf")
+def infinite(c: Context, node: Any) -> Truth:
+    """Where a number is infinite, of either sign or of one."""
+    attrs, x, name = c.attributes(node, detect_negative=1, detect_positive=1), c.tensor(node, 0), name_of(node)
+    if not (attrs["detect_positive"] or attrs["detect_negative"]):
+        raise Unknown("asks for neither sign")
+    if not attrs["detect_positive"]:
+        x = ops.scale(x, -1.0, name=f"{name}.minus")
+    both = attrs["detect_positive"] and attrs["detect_negative"]
+    return Truth(ops.compare(ops.abs(x, name=f"{name}.size") if both else x, "eq", math.inf, name=name))
+
+
 @says("Where")
 def where(c: Context, node: Any) -> Tensor:
-    """Take the first tensor or number where a mask is true, the second elsewhere."""
+    """Take the first tensor where a mask is true, else the second. What is not taken does not count, even if it is infinite."""
     c.attributes(node)
-    name, mask = name_of(node), c.mask(node, 0)
-    parts = []
-    for number, chosen in ((1, mask), (2, _not(mask, f"{name}.other"))):
-        value, at = c.number(node, number), f"{name}.{'first' if number == 1 else 'second'}"
-        if value is None:
-            x = c.tensor(node, number)
-            if x.dtype.kind != "f":
-                raise Unknown("chooses integers; only floats")
-            parts.append(ops.mul(x, chosen, name=at))
-        elif not math.isfinite(value):
-            raise Unknown("only finite numbers: export the model with torch.finfo(x.dtype).min for minus infinity")
-        else:
-            parts.append(ops.scale(chosen, value, name=at))
-    return ops.add(*parts, name=name)
+    first, second = c.tensor(node, 1), c.tensor(node, 2)
+    return ops.where(c.mask(node, 0), "ne", 0.0, first, second, name=name_of(node))
 
 
 def _not(mask: Tensor, name: str) -> Tensor:

@@ -155,9 +155,12 @@ def mul(name: str, input: Any, other: Any) -> Any:
 
 
 @stands_for("div", "div_", "divide", "divide_", "true_divide", "__truediv__", "__itruediv__", raw=True)
-def div(name: str, input: Any, other: Any, *, rounding_mode: None = None) -> Any:
-    """input / other."""
-    require(rounding_mode is None, f"rounding_mode {rounding_mode!r}; only None")
+def div(name: str, input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
+    """input / other, which may be rounded."""
+    if rounding_mode is not None:
+        if isinstance(input, Tensor) and input.dtype.kind in "iu" and isinstance(other, int):
+            return _by_integer(name, input, other, toward_zero=rounding_mode == "trunc")
+        return ops.step(div(f"{name}.exact", input, other), rounding_mode, name=name)
     a, b = _two(name, input, other)
     if isinstance(b, float):
         require(b != 0, "divides by 0")
@@ -250,6 +253,34 @@ def clamp_max(name: str, input: Tensor, max: float) -> Any:
     return clamp(name, input, None, max)
 
 
+# ---- rests of integers; those of floats are taken apart ----------------------------------------------------------------------
+
+
+def _by_integer(name: str, input: Any, other: Any, **options: bool) -> Any:
+    number = number_of(other)
+    if number is None or number != int(number) or not isinstance(input, Tensor) or input.dtype.kind not in "iu":
+        raise Unsupported("of integers only by a whole number")
+    return ops.divide_integers(input, int(number), name=name, **options)
+
+
+@stands_for("remainder", "remainder_", raw=True)
+def remainder(name: str, input: Any, other: Any) -> Any:
+    """What is left of integers divided by a number, with its sign."""
+    return _by_integer(name, input, other, rest=True)
+
+
+@stands_for("fmod", "fmod_", raw=True)
+def fmod(name: str, input: Any, other: Any) -> Any:
+    """What is left of integers divided by a number, with their signs."""
+    return _by_integer(name, input, other, rest=True, toward_zero=True)
+
+
+@stands_for("floor_divide", "floor_divide_", "__floordiv__", raw=True)
+def floor_divide(name: str, input: Any, other: Any) -> Any:
+    """Integers divided by a number and rounded down."""
+    return _by_integer(name, input, other)
+
+
 # ---- masks -----------------------------------------------------------------------------------------------------------------
 
 
@@ -324,6 +355,10 @@ def mean(name: str, input: Tensor, dim: Any = None, keepdim: bool = False, *, dt
 @stands_for("sum")
 def total(name: str, input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The sum over some dimensions."""
+    if input.dtype.kind in "iu" and isinstance(dim, int):
+        so_far = ops.cumsum(input, dim, name=f"{name}.so_far")
+        last = ops.narrow(so_far, dim, input.shape[dim] - 1, 1, name=f"{name}.last" if not keepdim else name)
+        return last if keepdim else ops.select(last, dim, 0, name=name)
     return ops.sum(input, _dims(input, dim), keepdim, name=name)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from taskflow import operators as ops
+from taskflow.models.pytorch.complex_numbers import OF_COMPLEX
 from taskflow.models.pytorch.indexing import item
 from taskflow.models.pytorch.masks import assigned_where
 from taskflow.models.pytorch.registry import (
@@ -55,6 +56,7 @@ def _as_it_is(name: str, value: Fixed) -> Fixed:
 
 
 FUNCTIONS[as_it_is] = _as_it_is
+OF_COMPLEX[as_it_is] = lambda graph, name, value: value
 RAW.add(_as_it_is)
 
 

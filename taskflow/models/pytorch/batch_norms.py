@@ -78,6 +78,7 @@ class LayerBuffers:
         self.recorder = recorder
         parts = [*recorder.module.modules()]
         self.owned = {id(buffer) for part in parts if leaf(part) for buffer in part.buffers()}
+        self.followed: set[int] = set()  # by a call before
         norms = [part for part in parts if isinstance(part, nn.modules.batchnorm._BatchNorm) and not leaf(part)]
         self.counters = {id(part.num_batches_tracked) for part in norms if part.num_batches_tracked is not None}
         self.statistics = {id(value) for part in norms for value in (part.running_mean, part.running_var) if value is not None}
@@ -99,17 +100,17 @@ class LayerBuffers:
         if not kept or not call["training"]:
             return None
         where = self.recorder.inside or "forward"
-        for value in kept:
+        again = all(id(value) in self.followed for value in kept)
+        for value in () if again else kept:
             if id(value) not in self.statistics:
                 raise Unsupported(
                     f"batch_norm in {where} changes {self.recorder.named(value)}; derive the module from nn.BatchNorm2d, and "
                     "keep running_mean and running_var there"
                 )
-            if id(value) in self.owned:
-                raise Unsupported(f"batch_norm in {where} is called twice; its running statistics would follow both")
             if id(value) in self.recorder.fixed or self.recorder.recipes.reads(value):
                 raise Unsupported(f"{where} reads {self.recorder.named(value)} beside its batch_norm")
             self.owned.add(id(value))
+            self.followed.add(id(value))
         return lambda *_, **__: BATCH_NORM(**call | {key: call[key].clone() for key in ("running_mean", "running_var")})
 
     def require_unread(self, given: Sequence[torch.Tensor]) -> None:

@@ -43,7 +43,7 @@ STATE = {"grad", "_grad", "_version"}  # properties that say what happened befor
 ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of their tensor
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty",
 }
-AS_ANOTHER = {"type_as", "expand_as", "view_as", "reshape_as"}  # those that look so at their second tensor
+AS_ANOTHER = {"to", "type_as", "expand_as", "view_as", "reshape_as"}  # those that look so at their second tensor
 INDEX_ASSIGNMENT = "__setitem__"
 
 

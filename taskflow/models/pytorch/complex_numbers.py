@@ -13,8 +13,9 @@ import torch
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch.masks import MOVING
-from taskflow.models.pytorch.registry import FUNCTIONS, array_of, constant, number_of, tensor_of
-from taskflow.models.pytorch.site import Unsupported, require
+from taskflow.models.pytorch.recipes import derived
+from taskflow.models.pytorch.registry import FUNCTIONS, array_of, constant, fixed_of, number_of, tensor_of
+from taskflow.models.pytorch.site import Site, Unsupported, require, started
 from taskflow.models.pytorch.steps import Fixed, leaves
 from taskflow.operators.tensor import Tensor
 
@@ -125,6 +126,34 @@ def _made(real: Tensor | float, imag: Tensor | float) -> Complex:
         part if isinstance(part, Tensor) else ops.full_like(known, part, name=f"{known.name}.alone") for part in (real, imag)
     ]
     return Complex(parts[0], parts[1])
+
+
+def held_pair(site: Site, held: Any) -> Complex:
+    """A complex parameter: one of the graph's with the pairs of its numbers in a last dimension, as `view_as_real` has them."""
+    pairs = torch.view_as_real(held)
+    shape = tuple(pairs.shape)
+    each = site.build(ops.expand_weight, [held], site.graph, shape, shape, init=started(pairs))
+    return Complex(*(ops.select(each, -1, i, name=f"{site.name}.{at}") for i, at in enumerate(("real", "imag"))))
+
+
+@_says("__setitem__")
+def assigned(graph: OperatorGraph, name: str, input: Any, index: Any, value: Any) -> Complex:
+    """Complex numbers with others in a part of them, as spectra have it of which only some waves are kept."""
+    parts = []
+    for at, into, new in zip(("real", "imag"), _apart(input), _as_pair(graph, f"{name}.value", value)):
+        found = FUNCTIONS[torch.Tensor.__setitem__](f"{name}.{at}", into, index, new)
+        parts.append(tensor_of(found, graph, f"{name}.{at}"))
+    return Complex(parts[0], parts[1])
+
+
+def _apart(value: Any) -> tuple[Any, Any]:
+    """The two parts of complex numbers, fixed ones as fixed ones."""
+    if isinstance(value, Complex):
+        return value.real, value.imag
+    require(isinstance(value, Fixed), "writes into what is not computed in this step")
+    source = value.recipe or value.tensor
+    real, imag = (fixed_of(derived(part, source)) for part in (torch.real, torch.imag))
+    return real, imag
 
 
 @_says("view_as_complex")

@@ -23,6 +23,6 @@ def probability_of(part: Any) -> float:
 
 def probability_name(part: Any) -> str | None:
     """Return the attribute with the probability of dropping of such a layer; None for all other modules."""
-    if type(part).__name__ in ("Dropout", "StochasticDepth"):
+    if type(part).__name__ in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "StochasticDepth"):
         return "p"
     return "drop_prob" if is_drop_path(part) else None

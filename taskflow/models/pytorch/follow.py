@@ -25,7 +25,7 @@ from taskflow.models.pytorch import (  # noqa: F401  they fill the registry
     reducing,
     shaping,
 )
-from taskflow.models.pytorch.complex_numbers import OF_COMPLEX, Complex, complex_call, is_complex_call
+from taskflow.models.pytorch.complex_numbers import OF_COMPLEX, Complex, complex_call, held_pair, is_complex_call
 from taskflow.models.pytorch.converting import computed_in, narrowed, type_of, widened
 from taskflow.models.pytorch.convolving import as_planes
 from taskflow.models.pytorch.draws import standard
@@ -35,7 +35,7 @@ from taskflow.models.pytorch.idle import memory_savers
 from taskflow.models.pytorch.look import Fusion
 from taskflow.models.pytorch.masks import OF_MASKS, Mask, Side, makes_mask, masked_call
 from taskflow.models.pytorch.mixers import is_mixer
-from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
+from taskflow.models.pytorch.modules import BATCH_NORMS, IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
 from taskflow.models.pytorch.places import place_text, raising_line
 from taskflow.models.pytorch.recording import ATTENTION, record_both
 from taskflow.models.pytorch.refused import cannot_follow, require_plain
@@ -224,7 +224,7 @@ class _Following:
             owner, _, own = step.target.rpartition(".")
             planes = as_planes(type(self.module.get_submodule(owner)), tuple(held.shape)) if own == "weight" else held.shape
             site, kept = Site(step.target, self.graph, self.known, names=self.names), None if planes == held.shape else planes
-            return Held(site, held, kept)
+            return held_pair(site, held) if held.is_complex() else Held(site, held, kept)
         args, kwargs = mapped(self._given, step.args), mapped(self._given, step.kwargs)
         if step.kind == "module":
             return self._layer(step, args, kwargs)
@@ -260,6 +260,8 @@ class _Following:
             self._require_alone(parameter, step.target)
             if isinstance(part, STATEFUL) or any(map(layout_of, part.modules())) or is_mixer(part):
                 twice = self.stateful.get(id(parameter)) == step.target
+                if twice and isinstance(part, BATCH_NORMS):
+                    continue
                 require(not twice, "is called twice, which such a layer cannot be: hand it the samples of both calls at once (cat)")
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
                 self.stateful[id(parameter)] = step.target
@@ -286,7 +288,7 @@ class _Following:
 
     def _require_type(self, parameter: Any, name: str, given: torch.dtype | None = None) -> None:
         """Require the network's type; in one of 16 bits float32 is fine, too, where what the parameter meets is ``given`` so."""
-        dtype, own = name_of_type(parameter.dtype), str(self.graph.dtype)
+        dtype, own = name_of_type(parameter.dtype.to_real()), str(self.graph.dtype)
         wide = is_narrow(self.graph.dtype) and parameter.dtype is given is torch.float32
         require(dtype == own or wide, f"{name} is {dtype}, but the first parameter is {own}: one float type for all, please")
 

@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from taskflow import operators as ops
+from taskflow.floats import sums_in
 from taskflow.models.pytorch.activations import ACTIVATIONS
 from taskflow.models.pytorch.arithmetic import add
 from taskflow.models.pytorch.convolving import of_rows, of_volumes, padding_of
@@ -21,7 +22,7 @@ from taskflow.models.pytorch.normalising import affine, normalised, normalised_g
 from taskflow.models.pytorch.padding import PADDING, padded
 from taskflow.models.pytorch.recurrent import recurrent
 from taskflow.models.pytorch.refused import class_of
-from taskflow.models.pytorch.registry import least_step
+from taskflow.models.pytorch.registry import least_step, tensor_of
 from taskflow.models.pytorch.resizing import channel_shuffle, pixel_shuffle, pixel_unshuffle, upsample
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
 from taskflow.models.pytorch.taken_apart import FOLLOWED_MODULES
@@ -66,13 +67,40 @@ def _conv_transpose2d(site: Site, m: nn.ConvTranspose2d, x: Tensor, output_size:
 
 
 def _batch_norm(site: Site, m: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Made:
-    momentum = m.momentum
-    require(m.affine and m.track_running_stats, "needs affine and track_running_stats")
-    if momentum is None:
-        raise Unsupported("needs a momentum")
-    require(site.training, "is kept in evaluation while the rest trains; its statistics are not those of the batch")
-    require(site.shared(m.weight, m.bias) is None, "is called twice; its running statistics would follow both")
-    return site.own(ops.batch_norm(x, m.eps, momentum, name=site.name), m.weight, m.bias)
+    if not m.track_running_stats:
+        y = normalised(site.name, x, (0, *range(2, x.ndim)), m.eps, centred=True)
+        return affine(site.name, y, *(_by_channels(site, m, of, x.ndim) for of in ("weight", "bias")))
+    if not site.training:
+        return _frozen_norm(site, m, x)
+    options: Any = dict(eps=m.eps, momentum=m.momentum, affine=m.affine, name=site.name)
+    first = next((node for node in site.graph if node.name == site.name and node.operator.kind == "normalize"), None)
+    if first is None:
+        return site.own(ops.batch_norm(x, **options), m.weight, m.bias)
+    kept = first.inputs[2:]
+    return ops.batch_norm(x, statistics=(kept[0], kept[1]), parameters=first.parameters or None, **options)
+
+
+def _frozen_norm(site: Site, m: Any, x: Tensor) -> Made:
+    """Batch normalisation that is kept in evaluation while the rest trains: by its running statistics, which do not change."""
+    mean, variance = (
+        ops.reshape(
+            ops.state(site.graph, (x.shape[1],), sums_in(x.dtype), start=start, lasting=True, name=f"{site.name}.{of}"),
+            (-1, *[1] * (x.ndim - 2)), name=f"{site.name}.{of}_of_channels",
+        )
+        for of, start in (("running_mean", 0.0), ("running_var", 1.0))
+    )
+    root = ops.rsqrt(ops.shift(variance, m.eps, name=f"{site.name}.eps"), name=f"{site.name}.root")
+    centred = ops.sub(x, ops.cast(mean, x.dtype, name=f"{site.name}.mean"), name=f"{site.name}.centred")
+    y = ops.mul(centred, ops.cast(root, x.dtype, name=f"{site.name}.inverse"), name=f"{site.name}.normalised")
+    return affine(site.name, y, *(_by_channels(site, m, of, x.ndim) for of in ("weight", "bias")))
+
+
+def _by_channels(site: Site, m: Any, name: str, ndim: int) -> Tensor | None:
+    """A parameter (C) as (C, 1, ...), beside (N, C, ...)."""
+    held = _held(site, m, name)
+    if held is None:
+        return None
+    return ops.reshape(tensor_of(held, site.graph, held.site.name), (-1, *[1] * (ndim - 2)), name=f"{site.name}.{name}s")
 
 
 def _layer_norm(site: Site, m: Any, x: Tensor) -> Made:
@@ -208,9 +236,10 @@ def _unflatten(site: Site, m: Any, x: Tensor) -> Made:
     return ops.reshape(x, (*x.shape[:at], *sizes, *x.shape[at + 1 :]), name=site.name)
 
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     **ACTIVATIONS, **PADDING,
-    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), _batch_norm),
+    **dict.fromkeys(BATCH_NORMS, _batch_norm),
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _instance_norm),
     **dict.fromkeys((nn.Conv1d, nn.ConvTranspose1d), of_rows), **dict.fromkeys((nn.MaxPool1d, nn.AvgPool1d), _pool1d),
     **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), upsample),
@@ -244,7 +273,7 @@ BY_NAME: dict[str, Callable[..., Made]] = {
 """Layers of packages that need not be installed."""
 IN_EITHER_ORDER = (nn.MultiheadAttention, nn.LSTM, nn.GRU)
 """Layers that take what is to be swapped as it is."""
-STATEFUL = (nn.LSTM, nn.GRU, nn.MultiheadAttention, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+STATEFUL = (nn.LSTM, nn.GRU, nn.MultiheadAttention, *BATCH_NORMS)
 """Layers that may share no parameter with others."""
 
 

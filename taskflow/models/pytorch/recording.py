@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from taskflow.models.pytorch import heads_apart, losses  # noqa: F401  they are taken apart, too
+from taskflow.models.pytorch import heads_apart, losses, numbers_apart  # noqa: F401  they are taken apart, too
 from taskflow.models.pytorch.batch_norms import BATCH_NORM, evaluation_arguments, trains
 from taskflow.models.pytorch.calls import DRAWS
 from taskflow.models.pytorch.dropping import probability_name

@@ -63,6 +63,25 @@ def cumsum(name: str, input: Tensor, dim: int, *, dtype: Any = None) -> Any:
     return ops.cumsum(input, dim, name=name)
 
 
+@stands_for("logcumsumexp")
+def logcumsumexp(name: str, input: Tensor, dim: int) -> Any:
+    """Logarithms of sums of exponentials up to each element."""
+    return ops.logcumsumexp(input, dim, name=name)
+
+
+def slogdet(name: str, A: Tensor) -> Any:
+    """Signs of determinants, and logarithms of their sizes."""
+    each = A if A.ndim > 2 else ops.reshape(A, (1, *A.shape), name=f"{name}.matrix")
+    sign, logarithm = ops.slogdet(each, name=name)
+    if A.ndim > 2:
+        return torch.return_types.linalg_slogdet((sign, logarithm))
+    found = [ops.reshape(of, (), name=f"{name}.{at}") for at, of in (("sign", sign), ("logarithm", logarithm))]
+    return torch.return_types.linalg_slogdet(found)
+
+
+FUNCTIONS.update({torch.linalg.slogdet: slogdet, torch.slogdet: slogdet, torch.Tensor.slogdet: slogdet})
+
+
 @stands_for("logsumexp")
 def logsumexp(name: str, input: Tensor, dim: Any, keepdim: bool = False) -> Any:
     """The logarithm of a sum of exponentials."""

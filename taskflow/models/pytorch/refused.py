@@ -4,6 +4,7 @@ parametrizations."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import MethodType
 from typing import Any
 
 import torch
@@ -70,6 +71,7 @@ def more_than_its_class(part: nn.Module) -> Iterator[str]:
     patched = [
         name for name, value in vars(part).items()
         if callable(value) and not isinstance(value, (nn.Module, type)) and callable(getattr(type(part), name, None))
+        and not _is_another_of_its_own(part, value)
     ]
     if patched:
         yield f"has a {patched[0]} of its own, patched onto the instance; write a class that overrides {patched[0]}"
@@ -83,9 +85,17 @@ def more_than_its_class(part: nn.Module) -> Iterator[str]:
                 f"has the activation {part.activation}, which PyTorch takes for its plain form in evaluation without gradients; "
                 "hand over a function, such as functools.partial(F.gelu, approximate='tanh')"
             )
+    if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats and part.momentum is None:
+        yield "needs a momentum: the mean of all steps' statistics is not understood"
     forward = type(part).forward
     if type(part).__module__.startswith("torch.nn.") and not forward.__module__.startswith("torch."):
         yield f"has the forward of {forward.__module__}, patched onto PyTorch's class; write a class that overrides forward"
+
+
+def _is_another_of_its_own(part: nn.Module, value: Any) -> bool:
+    """True for one of the methods of a module's own class, which stands for another one: ``self.forward = self.forward_fast``."""
+    own = isinstance(value, MethodType) and value.__self__ is part and not type(part).__module__.startswith("torch.nn.")
+    return own and getattr(type(part), value.__name__, None) is value.__func__
 
 
 def _require_plain_tensor(path: str, tensor: torch.Tensor, owners: dict[int, str]) -> None:
@@ -105,6 +115,8 @@ def _require_plain_tensor(path: str, tensor: torch.Tensor, owners: dict[int, str
 def class_of(module: nn.Module, known: Any) -> type[nn.Module] | None:
     """The class among ``known`` whose code a module runs: its own, or a base that it changes nothing of; None if there is none."""
     own: set[str] = set()
+    if "forward" in vars(module):
+        return None
     for base in type(module).__mro__:
         if base in known:
             held = {*vars(module), *module._parameters, *module._buffers, *module._modules}
@@ -121,6 +133,11 @@ def replaced(part: nn.Module) -> bool:
 def cannot_follow(title: str, error: Exception) -> str:
     """Return a sentence for whatever PyTorch or the module's code raises when it meets what has no numbers."""
     why = (str(error).splitlines() or [""])[0]
+    if type(error).__name__ == "DataDependentOutputException":
+        return (
+            f"from_torch: cannot follow {title}: its forward must not depend on numbers in tensors, only on shapes, but decides "
+            "by one (such as by if, .item() or .any()): choose by torch.where, or by an argument that is no tensor"
+        )
     if "BatchedTensor" in why or "TensorWrapper" in why:
         why += "; vmap, grad and others of torch.func are not understood: write the function for the whole batch"
     return (

@@ -271,6 +271,7 @@ def _constant_of(value: Fixed, graph: Builder, name: str) -> Tensor:
         dtype = float_type(name_of_type(value.tensor.dtype)) if value.tensor.is_floating_point() else np.dtype(np.int64)
         return constant_by_parts(graph, value.recipe, dtype, f"{name}.constant")
     array = array_of(value)
+    array = array.astype(np.int64) if array.dtype.kind in "iu" else array  # as inputs beside which it stands
     result = constant(graph, array, value.name or f"{name}.constant")
     return result if array.shape else ops.reshape(result, (), name=f"{result.name}.value")
 

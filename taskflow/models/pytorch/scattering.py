@@ -107,6 +107,35 @@ def scatter_add(name: str, input: Any, dim: int, index: Any, src: Any) -> Any:
     return summed if _is_zeros(input) else ops.add(x, summed, name=name)
 
 
+@stands_for("scatter_reduce", "scatter_reduce_", raw=True)
+def scatter_reduce(
+    name: str, input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """A sum, a mean, an extreme or a product of what goes to each place. The tensor's own entries are more of them, or stand where
+    nothing goes."""
+    x, at, entries = _shaped(name, input, index, src)
+    _require_alike(x, at, entries, dim)
+    dim %= x.ndim
+    if include_self:
+        own = np.arange(x.shape[dim]).reshape([x.shape[i] if i == dim else 1 for i in range(x.ndim)])
+        places = ops.expand(constant(x.graph, own, f"{name}.own"), x.shape, name=f"{name}.places")
+        at = ops.concat([at, places], dim, name=f"{name}.index")
+        entries = ops.concat([entries, x], dim, name=f"{name}.entries")
+    if reduce in ("sum", "mean"):
+        found = _added(name, x, dim, at, entries)
+    else:
+        along = Along.of(f"{name}.at", at, dim)
+        each = along.given(f"{name}.of", entries)
+        found = along.back(name, ops.scatter_reduce(each, along.index, x.shape[dim], reduce, name=f"{name}.rows"))
+    if reduce != "mean" and (include_self or _is_zeros(input)):
+        return found
+    count = hits(f"{name}.there", x.graph, x.shape, dim, at)
+    if reduce == "mean":
+        some = ops.clamp(count, 1.0, None, name=f"{name}.some")
+        found = ops.mul(found, ops.pow(some, -1.0, name=f"{name}.share"), name=f"{name}.mean")
+    return found if include_self else ops.where(count, "ne", 0.0, found, x, name=f"{name}.or_own")
+
+
 @stands_for("index_add", "index_add_", raw=True)
 def index_add(name: str, input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Any:
     """input, and parts of ``source`` added where computed integers say: in a graph what each node gets from its neighbours."""

@@ -33,7 +33,7 @@ APART.update(DRAWN_IN_PARTS)
 FOLLOWED_MODULES = (
     nn.RNN, nn.modules.rnn.RNNCellBase, nn.modules.loss._Loss, nn.modules.loss._WeightedLoss, nn.CosineSimilarity,
     nn.PairwiseDistance, nn.EmbeddingBag, nn.Softmax2d, nn.Softsign, nn.Softshrink, nn.LocalResponseNorm, nn.AdaptiveMaxPool1d,
-    nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool3d,
+    nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool3d, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d,
 )
 """Layers of torch.nn whose own code is followed, down to these functions."""
 
@@ -175,19 +175,6 @@ def _rnn(activation: Callable[[Any], Any]) -> Callable[..., Any]:
 for _name, _activation in (("tanh", torch.tanh), ("relu", torch.relu)):
     apart(f"rnn_{_name}_cell")(_rnn_cell(_activation))
     apart(f"rnn_{_name}")(_rnn(_activation))
-
-
-@apart("embedding_bag")
-def _bag(
-    input: Any, weight: Any, offsets: None = None, max_norm: None = None, norm_type: float = 2, scale_grad_by_freq: bool = False,
-    mode: str = "mean", sparse: bool = False, per_sample_weights: Any = None, include_last_offset: bool = False,
-    padding_idx: None = None,
-) -> Any:
-    """Rows of a table, together for each sample of (N, B) indices."""
-    require(input.ndim == 2, "embedding_bag: give indices (N, B), equally many for each sample, in place of offsets")
-    rows = F.embedding(input, weight, None, max_norm, norm_type, scale_grad_by_freq, sparse)
-    rows = rows if per_sample_weights is None else rows * per_sample_weights[..., None]
-    return rows.sum(1) if mode == "sum" else rows.mean(1) if mode == "mean" else rows.amax(1)
 
 
 @apart("pairwise_distance")

@@ -44,12 +44,13 @@ TOLERANCES = {"float64": (1e-7, 1e-9), "float32": (1e-2, 1e-4)}  # of the larges
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A copy of the module with random numbers, its examples, and its graph without dropout. ``dtype``: the narrowest type in which
-    it computes, to which results must agree."""
+    it computes, to which results must agree. ``own_integers``: it is given the integers of its examples."""
 
     module: nn.Module
     examples: list[Any]
     followed: Followed
     dtype: str
+    own_integers: bool = False
 
     def follow(self, watch: Watch) -> Followed:
         """Return its graph, with additions by ``watch``."""
@@ -67,6 +68,11 @@ def random_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         with torch.no_grad():
             value = torch.zeros(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor.detach().cpu().clone()
             value = value.to(dtype) if value.is_floating_point() else value
+            if isinstance(tensor, nn.Parameter) and value.is_complex():
+                wide = value.to(torch.complex128 if dtype == torch.float64 else torch.complex64)
+                wide += 0.1 * torch.randn(value.shape, dtype=torch.complex128, generator=numbers).to(wide.dtype)
+                memo[id(tensor)] = nn.Parameter(wide, tensor.requires_grad)
+                continue
             noise = torch.randn(value.shape, dtype=torch.float64, generator=numbers)
             if isinstance(tensor, nn.Parameter) and not tensor.requires_grad:  # what is equal stays equal: it is one constant
                 noise = torch.randn(value.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -101,12 +107,15 @@ def without_dropout(graph: OperatorGraph) -> None:
             graph.nodes[number] = replace(node, operator=replace(node.operator, dropout=0.0))
 
 
+DROPPING = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
+
+
 class _NoDropout(TorchFunctionMode):
     """Functions leave out nothing."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = all_arguments(func, dict(kwargs or {}))
-        if func is F.dropout:
+        if func in DROPPING:
             return args[0] if args else kwargs["input"]
         if func is F.scaled_dot_product_attention:
             args, kwargs = args[:4] + (0.0,) * (len(args) > 4) + args[5:], kwargs | ({"dropout_p": 0.0} if len(args) < 5 else {})
@@ -144,7 +153,7 @@ def generators_kept() -> Iterator[None]:
 
 def feeds_of(trial: Trial, among: Sequence[float] = (), least: int = 0) -> list[Any]:
     """Return examples with random numbers, the same each time: floats ``among`` these, if there are any; integers from ``least`` on
-    and below the limit of the operators that read them."""
+    and below the limit of the operators that read them, or the examples' own."""
     graph, numbers, found = trial.followed.graph, np.random.default_rng(0), []
     inputs = iter(node for node in graph if node.operator.kind == "input")
     for example in trial.examples:
@@ -152,6 +161,9 @@ def feeds_of(trial: Trial, among: Sequence[float] = (), least: int = 0) -> list[
             found.append(example)
             continue
         (tensor,) = next(inputs).outputs
+        if trial.own_integers and not example.is_floating_point():
+            found.append(example)
+            continue
         if example.is_floating_point():
             array: Any = numbers.choice(among, tensor.shape) if among else numbers.standard_normal(tensor.shape)
         else:

@@ -7,6 +7,7 @@ import copy
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -73,7 +74,8 @@ def verified(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
             if why is not None:
                 raise ValueError(f"from_torch: {title}: {why}")
         outputs, why, where = minimised(trial.followed), None, None
-        runs = chain([(trial, _finite_feeds(trial))], at_corners(module, trial)) if outputs else ()
+        first = _finite_feeds(trial) if outputs else None
+        runs = () if first is None else chain([first], at_corners(module, first[0]))
         for number, (one, feeds) in enumerate(runs):
             try:
                 with np.errstate(all="ignore") if number else nullcontext():
@@ -181,15 +183,19 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
     )
 
 
-def _finite_feeds(trial: Trial) -> list[Any]:
-    """Random feeds for which PyTorch gives numbers: if those with zeros do not, as they stand for padding, others."""
-    try:
-        feeds = feeds_of(trial)
-        result = _returned(trial, feeds)
-    except RuntimeError:  # PyTorch requires probabilities, such as for binary_cross_entropy
-        feeds = feeds_of(trial, SHARES)
-        result = _returned(trial, feeds)
-    return feeds if all(bool(torch.isfinite(value).all()) for value in result) else feeds_of(trial, least=1)
+def _finite_feeds(trial: Trial) -> tuple[Trial, list[Any]]:
+    """Random feeds for which PyTorch gives numbers: if those with zeros do not, as they stand for padding, others; if it takes no
+    random integers, such as where parts of a row begin, those of the examples."""
+    ways = ((trial, ()), (trial, SHARES), (replace(trial, own_integers=True), ()))  # the second for losses of probabilities
+    for one, among in ways:
+        feeds = feeds_of(one, among)
+        try:
+            result = _returned(one, feeds)
+            break
+        except RuntimeError:
+            if one is ways[-1][0]:
+                raise
+    return one, feeds if all(bool(torch.isfinite(value).all()) for value in result) else feeds_of(one, least=1)
 
 
 def _returned(trial: Trial, feeds: list[Any]) -> list[torch.Tensor]:

@@ -53,6 +53,7 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
             if id(tensor) in seen or not kept:
                 continue
             seen.add(id(tensor))
+            tensor = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor
             if gates := gates_of(part):  # weight_ih_l0 (4 h, i) of all layers in one module; ours have one each
                 kind, _, layer = name.rpartition("_l")
                 shape = (gates, tensor.shape[0] // gates, *tensor.shape[1:])
