@@ -83,6 +83,12 @@ class TrainingProgram:
     once_a_node: bool = _figure(
         bool, "Whether a token goes once to each node that has experts of it (DeepEP), not once for each expert.", False
     )
+    balances_context: bool = _figure(
+        bool,
+        "Whether devices that share a sequence compute as much of causal attention each: they have two parts of it, one from "
+        "either end.",
+        False,
+    )
     adds_to_zeros: bool = _figure(
         bool, "Whether the first micro-batch's gradients of weights are added to zeros, not written.", False
     )

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Dim, Operator, Spec, Work, computes_in
 from taskflow.optimizer.cost.accumulated_gradients import Adding, adding, target_bytes
-from taskflow.optimizer.cost.library import FUSED, Spent, attention_rate, free, spent
+from taskflow.optimizer.cost.library import FUSED, Spent, attention_rate, free, from_other_end, spent
 from taskflow.optimizer.cost.model import CostModel, Gradients
 from taskflow.optimizer.cost.phases import Phase, phases
 from taskflow.optimizer.cost.products import most_reached
@@ -77,7 +77,14 @@ class AnalyticCosts(CostModel):
         if device.program is None:
             return None
         reached = device.reaches(Work.CONTRACTION.value, EFFICIENCY[Work.CONTRACTION])
-        return spent(operator, inputs, piece, backward, wanted, adds, device, computes_in(operator, inputs), reached)
+        dtype, other = computes_in(operator, inputs), None
+        if device.program.balances_context:
+            other = from_other_end(operator, inputs, piece)
+        one = spent(operator, inputs, piece, backward, wanted, adds, device, dtype, reached)
+        if other is None or one is None:
+            return one
+        both = one, spent(operator, inputs, other, backward, wanted, adds, device, dtype, reached) or one
+        return Spent(sum(s.device for s in both) / 2, sum(s.host for s in both) / 2)
 
     def spent(
         self, operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Gradients, added_bytes: int,

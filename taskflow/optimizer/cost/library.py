@@ -135,6 +135,18 @@ def gradient_width(graph: OperatorGraph, device: Device) -> int:
     return program.gradient_bytes if all(size < sum_bytes(size) for size in sizes) else 0
 
 
+def from_other_end(operator: Operator, inputs: Sequence[Spec], piece: Rect) -> Rect | None:
+    """Return, for queries of causal attention that are a part of the sequence, as many as far from its other end: the two together
+    see as many keys as any such two. None for other pieces, and where keys go around a ring."""
+    if operator.kind != "flash_attention" or not getattr(operator, "causal", False):
+        return None
+    steps = inputs[0].shape[1]
+    low, high = steps - piece.hi[1], steps - piece.lo[1]
+    if (low, high) == (piece.lo[1], piece.hi[1]):
+        return None
+    return Rect((piece.lo[0], low, *piece.lo[2:]), (piece.hi[0], high, *piece.hi[2:]))
+
+
 def free(operator: Operator, backward: bool) -> bool:
     """True if a task of this kind launches no kernel: a view, or a gradient that is passed on unchanged."""
     return operator.kind in VIEWS or (backward and operator.kind == "add")

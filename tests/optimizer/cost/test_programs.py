@@ -12,14 +12,16 @@ from taskflow.machine.machine_file import parse
 from taskflow.mapper import map_graph, parse_plan
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
+from taskflow.models.llama import LlamaConfig, llama
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import REGISTRY, Spec, iteration_space
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import AnalyticCosts
 from taskflow.optimizer.cost.products import product_seconds
-from taskflow.optimizer.grid import GraphTables, PlanPrices, PlanSums, bytes_in_program, memory_of_plan
+from taskflow.optimizer.grid import GraphTables, PlanGrid, PlanPrices, PlanSums, bytes_in_program, memory_of_plan
 from taskflow.programs import Passes, TrainingProgram, load_program, program_names
 from taskflow.rules import Adam
+from taskflow.tasks import Compute
 
 BF16 = np.dtype("bfloat16") if "bfloat16" in np.sctypeDict else np.dtype("float16")
 
@@ -164,3 +166,31 @@ def test_what_a_program_keeps_and_reserves_counts_in_its_memory_alone() -> None:
     assert bytes_in_program(kept, plan, 2) == pytest.approx(plain + 10**9 + norms + scores - narrower, rel=0.001)
     whole = PlanSums(GraphTables(GRAPH, driven(more, whole_scores=True)), Adam())
     assert bytes_in_program(whole, plan, 2) - bytes_in_program(kept, plan, 2) == scores
+
+
+@pytest.mark.parametrize("text", ["c4 d2 mb2", "c2 t2 d2 mb2"])
+def test_a_program_may_balance_causal_attention_along_the_sequence(text: str) -> None:
+    """Devices then take the mean of what contiguous parts take: all as long, in the same sum; by price and in the step."""
+    sizes = LlamaConfig(batch=4, layers=2, steps=32_768, hidden=2048, inner=4096, vocabulary=4096, heads=16, key_heads=16)
+    graph, machine = llama(sizes, "bfloat16"), load_machine("h100", 8)
+    (kind,) = machine.kinds
+    assert kind.program is not None and kind.program.balances_context and not load_program("fsdp").balances_context
+    apart = replace(machine, kinds=(replace(kind, program=replace(kind.program, balances_context=False)),))
+    found = []
+    for of in (machine, apart):
+        strategy = map_graph(HybridParallel(text), graph, of)
+        evaluator = make_evaluator(graph, of, rule=Adam())
+        seconds = evaluator.set(strategy)
+        tasks, timeline = evaluator.current()
+        busy = [0.0] * 8
+        for task in tasks:
+            if isinstance(task.work, Compute) and "attention" in task.topic.name:
+                busy[task.processor] += timeline.spans[task.number].end - timeline.spans[task.number].start
+        assert strategy.plan is not None
+        price = PlanGrid(graph, of, Adam()).prices(strategy.plan, 4 // strategy.plan.samples_a_pass)
+        assert price == pytest.approx(seconds, rel=0.1)
+        found.append((seconds, busy))
+    (balanced, alike), (contiguous, unlike) = found
+    assert balanced < 0.9 * contiguous
+    assert max(alike) == pytest.approx(min(alike), rel=1e-4) and max(unlike) > 1.3 * min(unlike)
+    assert sum(alike) == pytest.approx(sum(unlike), rel=0.01)
