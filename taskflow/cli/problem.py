@@ -220,7 +220,8 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     peaks, planned = problem.memory_check.peaks(strategy)
     row |= {"peak_memory_bytes": max(peaks), "peak_memory_is": "planned" if planned else "estimate"}
     row |= {"fits_memory": not (lacks := problem.memory_check(strategy)), "lacks": lacks}
-    return row | experts_row(problem.graph, strategy) | trusted(problem, strategy, seconds)
+    known = {} if lacks else trusted(problem, strategy, seconds)  # of a step that cannot run nothing is likely
+    return row | experts_row(problem.graph, strategy) | known
 
 
 DATA = ("data", "data (repaired)")  # what rows are compared with, unless it does not fit

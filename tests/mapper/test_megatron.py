@@ -113,7 +113,7 @@ def test_a_search_starts_from_it() -> None:
     """Also in groups of half a node, which here beat what every search looks at: a search of one proposal has no time for
     anything else. (Without the check of memory there is no grid, whose plans are better.)"""
     graph = build("Transformer", preset="small", batch=4, vocabulary=500, hidden=2048, inner=8192)
-    machine = taskflow.load_machine("a100", 8).driven_by(load_program("deepspeed"))
+    machine = taskflow.load_machine("a100", 8).driven_by(load_program("bigscience"))
     half = make_evaluator(graph, machine, rule=Adam()).set(map_graph(Megatron(4), graph, machine))
     found = search(graph, machine, budget=Budget(proposals=1), rule=Adam(), workers=1, memory=False)
     assert half < min(found.starts.values())

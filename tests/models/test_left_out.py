@@ -146,10 +146,6 @@ HUBERT = dict(
     num_hidden_layers=2, num_attention_heads=4, layerdrop=0.1, conv_dim=[16] * 3, conv_stride=[5, 4, 4], conv_kernel=[10, 4, 4],
     num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4,
 )
-CANINE = dict(
-    model_type="canine", architectures=["CanineForTokenClassification"], hidden_size=32, intermediate_size=64,
-    num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64,
-)
 PARAKEET = dict(
     model_type="parakeet_ctc", architectures=["ParakeetForCTC"], vocab_size=64, encoder_config=dict(
         num_mel_bins=32, subsampling_conv_channels=16, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
@@ -230,7 +226,6 @@ def test_configs(config: dict[str, Any], said: list[str], hf: Any) -> None:
     (BERT | dict(architectures=["BertForSequenceClassification"], problem_type="multi_label_classification"), "binary cross-"),
     (HUBERT | dict(architectures=["HubertForCTC"], vocab_size=32), "trained by CTC, a loss that there is not here; choose loss=ms"),
     (BLIP, "BlipForConditionalGeneration"),
-    (CANINE, r"no counterpart for remainder \(a tensor's method, \d+ times\) in canine.char_embeddings \(line"),
     (QWEN2_VL, r"an image of 324 rows among 16 tokens of a sample; .* hf:CONFIG.json#text"),
     (QWEN2_AUDIO, r"audio_tower \([\d,]+ parameters, of its audio_config\) would be left out. hf:CONFIG.json#text .* Qwen2"),
 ])

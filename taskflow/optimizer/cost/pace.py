@@ -108,8 +108,9 @@ def paced(
             some, behind = within.get(number, ()), summed.get(key, ())
             host += starts * sum(len(tasks_of[n].processors) * times[n] for n in some if not of_weights(tasks_of[n]))
             waited = [n for n in some if n not in behind]  # for what goes on behind computing the host gets no further ahead
-            took = max(device, host - seconds_of(waited)) if pipelined else max(alone, host)
-            exposed = pacing.exposed * seconds_of(beside.get(key, ())) + (1 - pacing.hidden_sums) * seconds_of(behind)
+            slower = (1 - pacing.hidden_sums) * seconds_of(behind)
+            took = max(device + slower, host - seconds_of(waited)) if pipelined else max(alone, host)
+            exposed = pacing.exposed * seconds_of(beside.get(key, ()))
             factor = (took + exposed + sum(map(pacing.waits, sizes))) / alone
             for task, one in both:
                 factors[task], known[task] = factor, one

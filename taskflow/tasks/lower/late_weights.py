@@ -1,8 +1,8 @@
 """Weights' gradients that a stage's backward pass computes while a tensor group sums those of what its products read.
 
 Each device of the group gives a part of the gradient of what a product reads whole. Megatron-LM starts the sum of these parts (an
-all-reduce, or along the sequence a reduce-scatter) before it computes the gradient of the weights (`tensor_parallel/layers.py`,
-`LinearWithGradAccumulationAndAsyncCommunication`). Products of the same tensor, as of queries, keys and values, are one there; here
+all-reduce, or along the sequence a reduce-scatter) before it computes the gradient of the weights (its
+LinearWithGradAccumulationAndAsyncCommunication). Products of the same tensor, as of queries, keys and values, are one there; here
 the gradients of the weights of all of them come after the last that adds to the tensor's gradient.
 """
 

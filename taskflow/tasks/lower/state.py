@@ -201,7 +201,8 @@ class Lowering:
             wanted = []
             for key, some in by_tensor.items():
                 self.emit.topic = self.topics[key[0]]
-                some = some if self.strategy.pipeline is None else bring_whole(self.emit, some)
+                if self.strategy.pipeline is not None and not self.graph.nodes[key[0]].of_weights:
+                    some = bring_whole(self.emit, some)  # what is made of weights alone lies on all replicas
                 wanted += exchange_values(self.emit, some, reading[key], self.ring)
         copies: list[Copying] = [
             (
