@@ -118,11 +118,24 @@ class OpConfig:
 
     def describe(self, node: Node) -> str:
         """Return one line: ``n/4 c/2 @ 0-7``, with weights ``n/3:3:1:1 @ 0-3`` (where they repeat, ``n/(3:1)*8``), or with copies
-        ``n/2 x4 @ 0-7``."""
+        ``n/2 x4 @ 0-7``. Where processors repeat, as in micro-batches, ``@ (0-3)*8``."""
         weights = self.weights or ((),) * len(self.degrees)
         counts = [_proportions(w) if w else str(k) for k, w in zip(self.degrees, weights)]
         cuts = " ".join(f"{d.name}/{n}" for d, k, n in zip(node.dims, self.degrees, counts) if k > 1) or "whole"
-        return f"{cuts}{f' x{self.copies}' * (self.copies > 1)} @ {ranges(self.processors)}"
+        return f"{cuts}{f' x{self.copies}' * (self.copies > 1)} @ {_places(self.processors)}"
+
+
+@lru_cache(maxsize=64)
+def _places(processors: tuple[int, ...]) -> str:
+    """``0-3,8``, or ``(0-3)*8`` of so many micro-batches."""
+    try:
+        period = processors.index(processors[0], 1)
+    except ValueError:  # none comes twice
+        return ranges(processors)
+    count, rest = divmod(len(processors), period)
+    if rest or processors[:period] * count != processors:
+        return ranges(processors)
+    return f"({ranges(processors[:period])})*{count}"
 
 
 def _proportions(weights: tuple[float, ...]) -> str:

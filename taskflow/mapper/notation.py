@@ -17,9 +17,9 @@ _SIZES = rf"{_WEIGHT}(?::{_WEIGHT})+"
 
 def parse_config(text: str, node: Node, processors: int) -> OpConfig:
     """Return the configuration that `OpConfig.describe` writes as ``text``: cuts (``whole`` for none) and, after an ``@``, a
-    processor for each piece; without it pieces run on 0, 1, 2, ... For uneven pieces their proportions replace their number:
-    ``n/3:3:1:1``, or ``n/(3:1)*8`` if they repeat. ``n/2 x4``: four processors run each piece. Raises ValueError if ``text`` is
-    malformed or does not fit the operator."""
+    processor for each piece (``(0-3)*8`` if they repeat); without it pieces run on 0, 1, 2, ... For uneven pieces their
+    proportions replace their number: ``n/3:3:1:1``, or ``n/(3:1)*8`` if they repeat. ``n/2 x4``: four processors run each piece.
+    Raises ValueError if ``text`` is malformed or does not fit the operator."""
     cuts, at, places = text.partition("@")
     degrees = [1] * len(node.dims)
     weights: list[tuple[float, ...]] = [()] * len(node.dims)
@@ -39,7 +39,8 @@ def parse_config(text: str, node: Node, processors: int) -> OpConfig:
         dim = names.index(match.group(1))
         degrees[dim] = len(pieces) if len(pieces) > 1 else int(pieces[0])
         weights[dim] = tuple(map(float, pieces)) if len(pieces) > 1 else ()
-    found = parse_ranges(places, f"operator {node.name}: {text!r}") if at else tuple(range(prod(degrees) * copies))
+    pieces_in_all = prod(degrees) * copies
+    found = _places(places, f"operator {node.name}: {text!r}", pieces_in_all) if at else tuple(range(pieces_in_all))
     config = OpConfig(tuple(degrees), found, tuple(weights) if any(weights) else (), copies)
     config.verify(node, processors)
     return config
@@ -78,6 +79,15 @@ def parse_sync(text: str, who: str) -> Sync:
     if words[1] in _STAGES:
         return Sync.of(SyncAlgorithm(words[0]), UpdatePlacement.SHARDED, zero=_STAGES[words[1]], **options)
     return Sync.of(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), **options)
+
+
+def _places(text: str, who: str, most: int) -> tuple[int, ...]:
+    """The processors of ``0-3,8`` or ``(0-3)*8``, not many more than ``most``."""
+    match = re.fullmatch(r"\((.+)\)\*([1-9]\d*)", text.replace(" ", ""))
+    if match is None:
+        return parse_ranges(text, who)
+    once = parse_ranges(match[1], who)
+    return once * min(int(match[2]), most // len(once) + 1)
 
 
 def parse_ranges(text: str, who: str) -> tuple[int, ...]:

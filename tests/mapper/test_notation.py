@@ -29,6 +29,8 @@ def test_without_processors_and_ranges() -> None:
     assert parse_config("n/2 @ 3,1", node, 4).processors == (3, 1)
     assert parse_config("n/2 x2", node, 4) == OpConfig((2, *[1] * (len(node.dims) - 1)), (0, 1, 2, 3), copies=2)
     assert parse_config("n/2 x2 @ 0-3", node, 4).describe(node) == "n/2 x2 @ 0-3"
+    repeated = OpConfig((6, *[1] * (len(node.dims) - 1)), (3, 0, 1, 3, 0, 1))
+    assert repeated.describe(node) == "n/6 @ (3,0-1)*2" and parse_config(repeated.describe(node), node, 4) == repeated
     for numbers in ((0,), (0, 1, 2, 3), (3, 2, 1), (5, 0, 1, 2, 9), (1, 1, 1)):
         assert parse_ranges(ranges(numbers), "x") == numbers
 
@@ -41,6 +43,8 @@ def test_without_processors_and_ranges() -> None:
         ("q/2 @ 0-1", "'q/2' in 'q/2 @ 0-1' is not a cut; write DIMENSION/PIECES with one of the dimensions n, "),
         ("n/2 n @ 0-1", "'n' in"),
         ("n/2 @ 0-9", "2 pieces need as many processors, got 10"),
+        ("n/2 @ (0-1)*1000000000", "2 pieces need as many processors, got"),
+        ("n/2 @ (0-1)", "must be numbers and ranges"),
         ("n/2 @ 3-4", "processor 4 does not exist; there are 0 to 3"),
         ("n/0", "degree of n must be 1 to"),
         ("n/2 @ 1-0", "runs backwards"),

@@ -84,7 +84,7 @@ def test_each_micro_batch_is_dealt_by_shares() -> None:
     strategy, graph = planned("p2 d2 shares=2,1", 4), decoder()
     node = graph.node("h.0.mlp.c_fc")
     config = strategy["h.0.mlp.c_fc"]
-    assert config.describe(node) == "n/(2:1)*4 @ 0-1,0-1,0-1,0-1" and parse_config(config.describe(node), node, 4) == config
+    assert config.describe(node) == "n/(2:1)*4 @ (0-1)*4" and parse_config(config.describe(node), node, 4) == config
     dim = sample_dim(node)
     assert dim is not None and strategy.pipeline is not None
     cuts = config.partition(node).cuts[dim]
