@@ -30,15 +30,15 @@ def of_stages(text: str, devices: int, purpose: Purpose) -> list[Task]:
 
 
 @pytest.mark.parametrize("purpose", [Purpose.OUTPUT, Purpose.GRADIENT])
-@pytest.mark.parametrize(("text", "devices", "groups", "members"), [
-    ("t2 nosp p2 d2 mb2", 8, 4, 2), ("t4 nosp p2 mb2", 8, 4, 4), ("t2 nosp p2 mb2", 4, 4, 2),
+@pytest.mark.parametrize(("text", "devices", "members"), [
+    ("t2 nosp p2 d2 mb2", 8, 2), ("t4 nosp p2 mb2", 8, 4), ("t2 nosp p2 mb2", 4, 2),
 ])
-def test_each_sends_a_share_and_the_others_gather(text: str, devices: int, groups: int, members: int, purpose: Purpose) -> None:
-    """For each micro-batch and replica as many copies as members, each of a share, and one all-gather."""
+def test_each_sends_a_share_and_the_others_gather(text: str, devices: int, members: int, purpose: Purpose) -> None:
+    """For each two samples as many copies as members, each of a share, and one all-gather."""
     tasks = of_stages(text, devices, purpose)
     copies = [task for task in tasks if task.kind is Kind.COPY]
     gathers = [task for task in tasks if isinstance(task.work, AllGather)]
-    count = groups if "d2" not in text else groups // 2 * 2
+    count = 8 // 2
     assert [task.nbytes for task in copies] == [ELEMENTS // members * 4] * (members * count)
     assert len(gathers) == count and {len(task.processors) for task in gathers} == {members}
     assert len(tasks) == len(copies) + len(gathers)

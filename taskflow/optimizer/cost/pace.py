@@ -8,7 +8,7 @@ take some of the device from its kernels (`TrainingProgram.exposed`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from taskflow.mapper import Strategy
@@ -89,14 +89,15 @@ def paced(
     factors: dict[int, float] = {}
     known: dict[int, Spent] = {}
     within = _collectives(graph, of) if pipelined else {}
-    beside, starts = _beside(graph, strategy) if pacing.exposed else {}, pacing.starts(strategy)
-    summed = _sums_beside(graph) if pipelined and pacing.hidden_sums else {}
+    shared = pacing.exposed and any(sync.zero > 1 for sync in strategy.syncs.values())
+    beside, starts = _in_passes(graph, of_weights) if shared else {}, pacing.starts(strategy)
+    summed = _in_passes(graph, _sums_gradient) if pipelined and pacing.hidden_sums else {}
     tasks_of = graph.tasks
 
     waits = pacing.units and any(program.host_seconds == 0 for program in pacing.programs)  # the host is the device
     hosts = _hosts(graph, pacing) if pacing.units and not waits else {}
 
-    def seconds_of(tasks: Sequence[int]) -> float:
+    def seconds_of(tasks: Iterable[int]) -> float:
         return sum(cost(graph.tasks[task]) * times[task] for task in tasks)
 
     for number, (key, tasks, sizes) in enumerate(zip(keys, passes, messages)):
@@ -168,27 +169,20 @@ def unit_message(task: Task) -> UnitMessage:
     return "scatter" if task.flops else "gather"
 
 
-def _sums_beside(graph: TaskGraph) -> dict[tuple[int, int], list[int]]:
-    """The sums of gradients that tensor groups take in each pass, by pass and processor."""
-    found: dict[tuple[int, int], list[int]] = {}
+def _in_passes(graph: TaskGraph, which: Callable[[Task], bool]) -> dict[tuple[int, int], dict[int, None]]:
+    """The collectives of one kind in each pass, by pass and processor, in order."""
+    found: dict[tuple[int, int], dict[int, None]] = {}
     for number, (first, last) in enumerate(_ranges(graph)):
         for task in graph.tasks[first:last]:
-            if task.kind is Kind.COLLECTIVE and task.topic.purpose is Purpose.GRADIENT and task.flops:
+            if task.kind is Kind.COLLECTIVE and which(task):
                 for processor in task.processors:
-                    found.setdefault((number, processor), []).append(task.number)
+                    found.setdefault((number, processor), {})[task.number] = None
     return found
 
 
-def _beside(graph: TaskGraph, strategy: Strategy) -> dict[tuple[int, int], list[int]]:
-    """The collectives of weights and gradients by shares that go on in each pass, by pass and processor."""
-    found: dict[tuple[int, int], list[int]] = {}
-    shared = any(sync.zero > 1 for sync in strategy.syncs.values())
-    for number, (first, last) in enumerate(_ranges(graph)) if shared else ():
-        for task in graph.tasks[first:last]:
-            if task.kind is Kind.COLLECTIVE and of_weights(task):
-                for processor in task.processors:
-                    found.setdefault((number, processor), []).append(task.number)
-    return found
+def _sums_gradient(task: Task) -> bool:
+    """Whether a collective sums the gradient of a tensor within a group."""
+    return task.topic.purpose is Purpose.GRADIENT and task.flops > 0
 
 
 def _collectives(graph: TaskGraph, of: dict[int, int]) -> dict[int, list[int]]:
