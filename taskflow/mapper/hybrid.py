@@ -9,7 +9,7 @@ replicas, then the pipeline's ranks. Experts are dealt to neighbouring replicas,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -55,7 +55,8 @@ class HybridParallel(Mapper):
                 f"plan {plan}: no layer of {graph.name} can be shared by t = {plan.tensor} devices; its widest has "
                 f"{max((dim.size for node in graph for dim in node.dims if dim.soap is Soap.PARAMETER), default=0)} outputs"
             )
-        self._sequence = _sequence(graph, plan)
+        self._heads = self._by_heads(graph, plan)
+        self._sequence = _sequence(graph, plan, self._heads)
         self._experts = _experts(graph, plan)
         self._keys = _keys(graph, plan)
         self._stages = stages_of(graph, plan.pipeline * plan.virtual, plan.stages, f"plan {plan}")
@@ -76,6 +77,7 @@ class HybridParallel(Mapper):
         keys = self._keys.get(node.name)
         for of, many in (
             (shared, self.plan.tensor), (sequence, self.plan.context), (expert, self.plan.experts), (keys, self.plan.context),
+            (self._heads.get(node.name), self.plan.context),
         ):
             if of is not None:
                 degrees[of] *= many
@@ -87,8 +89,8 @@ class HybridParallel(Mapper):
     def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
         key = (
             tuple(degrees), sample_dim(node), self._shared(node), self._sequence.get(node.name), self._experts.get(node.name),
-            self.plan.schedule.rank(self._stages[node.name], self.plan.pipeline), self.select_copies(node, machine),
-            node.of_weights,
+            self._heads.get(node.name), self.plan.schedule.rank(self._stages[node.name], self.plan.pipeline),
+            self.select_copies(node, machine), node.of_weights,
         )
         if key not in self._places:  # other operators' pieces lie as this one's do
             self._places[key] = tuple(np.array(self._numbers)[self._place(np.arange(count), *key)].tolist())
@@ -96,10 +98,11 @@ class HybridParallel(Mapper):
 
     def _place(
         self, piece: Any, degrees: Sequence[int], dim: int | None, shared: int | None, sequence: int | None, expert: int | None,
-        rank: int, copies: int, of_weights: bool,
+        heads: int | None, rank: int, copies: int, of_weights: bool,
     ) -> Any:
-        """Return the place of each piece, or copy of one, in an array of their numbers. ``dim``, ``shared``, ``sequence`` and
-        ``expert``: the dimensions of samples, of the tensor-parallel group, of the sequence and of experts."""
+        """Return the place of each piece, or copy of one, in an array of their numbers. ``dim``, ``shared``, ``sequence``,
+        ``expert`` and ``heads``: the dimensions of samples, of the tensor-parallel group, of the sequence, of experts, and of heads
+        that the groups of a sequence deal among them."""
         plan = self.plan
         replica = place = 0
         piece, member = divmod(piece, copies)
@@ -115,6 +118,8 @@ class HybridParallel(Mapper):
             if i == expert:  # of a member's experts each replica has some
                 at, of_replica = divmod(at, plan.experts)
                 replica += of_replica
+            if i == heads:  # of a member's heads each group has some
+                at, place = divmod(at, plan.context)
             if i == sequence:  # a group shares a stretch of the sequence
                 place, at = divmod(at, plan.tensor) if i == shared else (at, 0)
             if i == shared:
@@ -177,6 +182,22 @@ class HybridParallel(Mapper):
         computed by each member. Call after `prepare`."""
         return self.plan.tensor > 1 and self._tensor.shared(node) is None
 
+    def _by_heads(self, graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
+        """By attention operator, the dimension of its heads, if groups that share a sequence deal them. Raises ValueError if there
+        are none, or too few heads."""
+        found = {
+            node.name: dim for node in graph
+            if plan.ulysses and node.operator.kind == "flash_attention" and (dim := _writing(node, 2)) is not None
+        }
+        if plan.ulysses and not found:
+            raise ValueError(f"plan {plan}: ulysses deals the heads of flash_attention, which {graph.name} does not have")
+        for name, dim in found.items():
+            heads, shared = graph.node(name).dims[dim].size, self._tensor.shared(graph.node(name))
+            pieces = plan.context * (plan.tensor if shared == dim else 1)
+            if heads < pieces:
+                raise ValueError(f"plan {plan}: ulysses deals the {heads} heads of {name} to {pieces} devices; take a smaller c")
+        return found
+
     def _everywhere(self, node: Node) -> bool:
         """True if every device of a tensor-parallel group computes all of an operator. Not for operators that carry state from
         step to step, or sum over samples or sequences."""
@@ -219,17 +240,18 @@ def _numbered(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
     return found
 
 
-def _sequence(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
-    """By operator that can be cut along the sequence into as many pieces as the plan says, the dimension that does so. The
-    sequence is the second axis of the network's inputs, and is followed through the operators that read it. Raises ValueError
-    if no operator can."""
+def _sequence(graph: OperatorGraph, plan: HybridPlan, by_heads: Collection[str]) -> dict[str, int]:
+    """By operator that can be cut along the sequence into as many pieces as the plan says, and is not cut ``by_heads``, the
+    dimension that does so. The sequence is the second axis of the network's inputs, and is followed through the operators that
+    read it. Raises ValueError if no operator can."""
     found: dict[str, int] = {}
     axes: dict[tuple[int, int], int] = {}  # tensor -> the axis along which the sequence lies
     degree = plan.context
     for node in graph if degree > 1 else ():
         dim = _along(node, axes, degree) if node.inputs else _writing(node, 1)
         if dim is not None and node.dims[dim].divisible and node.dims[dim].size >= degree:
-            found[node.name] = dim
+            if node.name not in by_heads:
+                found[node.name] = dim
             _say(node, dim, axes)
     if degree > 1 and not any(graph.node(name).inputs for name in found):
         shape = graph.nodes[0].space.shape

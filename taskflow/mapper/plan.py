@@ -43,6 +43,7 @@ class HybridPlan:
     shard_group: int = 0
     prefetch: int | str = BLOCK
     ring: bool = False
+    ulysses: bool = False
     overlap: str = "grads"
     sequence_parallel: bool = True
     regather: bool = False
@@ -90,7 +91,15 @@ class HybridPlan:
     @property
     def cuts(self) -> tuple[object, ...]:
         """Return what plans say that cut layers alike, and place their pieces alike within a group."""
-        return self.tensor, self.context, self.experts, self.sequence_parallel
+        return self.tensor, self.context, self.experts, self.sequence_parallel, self.ulysses
+
+    @property
+    def of_group(self) -> HybridPlan:
+        """Return the plan that cuts layers as this one does, of one group with as few replicas as its experts take."""
+        return HybridPlan(
+            tensor=self.tensor, context=self.context, experts=self.experts, data=self.experts,
+            sequence_parallel=self.sequence_parallel, ulysses=self.ulysses,
+        )
 
     @property
     def has_again(self) -> tuple[object, ...]:

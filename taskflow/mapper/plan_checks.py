@@ -31,6 +31,15 @@ def ring(plan: HybridPlan) -> str | None:
     return "ring is how the keys of a context go around, which needs c2 or more" if plan.ring and plan.context == 1 else None
 
 
+def ulysses(plan: HybridPlan) -> str | None:
+    """Heads are dealt among the groups of a context, of which each then has all keys of its own."""
+    if plan.ulysses and plan.context == 1:
+        return "ulysses deals the heads of attention to the groups of a context, which needs c2 or more"
+    return "ulysses gives each group all keys of its heads, so that none go around a ring; leave ring out" if (
+        plan.ulysses and plan.ring
+    ) else None
+
+
 def no_sequence(plan: HybridPlan) -> str | None:
     """Only tensor groups share sequences."""
     if not plan.sequence_parallel and plan.tensor == 1:

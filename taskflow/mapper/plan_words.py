@@ -196,6 +196,12 @@ WORDS: tuple[Word, ...] = (
         "gathered",
         plan_checks.ring, drawn=("ring",),
     ),
+    _flag(
+        "ulysses", "ulysses",
+        "with `cN`, the N groups share attention by heads instead of queries: two all-to-alls bring queries, keys and values of "
+        "whole sequences to a part of the heads, and one the results back (DeepSpeed-Ulysses)",
+        "by queries", plan_checks.ulysses, drawn=("ulysses",),
+    ),
     _count("p", "pipeline", "pipeline", "pipeline ranks", "1", always=True),
     _count("d", "data", "data", "replicas (data parallelism)", "all devices that are left", always=True),
     _count(

@@ -7,7 +7,7 @@ that needs it for its backward pass, so that sums over any stages are what their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,12 +65,12 @@ class LayerWorks:
         self._in_order = layers == sorted(layers)  # a layer's tasks follow one another
         trained = gradient_flow(graph)[2]
         self._trained = np.array([parameter.name in trained for node in graph for parameter in node.parameters], bool)
-        self._known: dict[tuple[int, int, int, int], LayerWork] = {}
+        self._known: dict[Hashable, LayerWork] = {}
         self.weights: dict[object, Array] = {}  # on conditions of bounds (`LeastProgram`), which made a good one of some plan
-        self.pass_seconds: dict[tuple[int, int, int, int], tuple[Array, Array]] = {}  # (`pass_seconds`)
-        self.link_seconds: dict[tuple[int, int, int, int], Array] = {}  # of gradients and weights (`layer_kinds`)
+        self.pass_seconds: dict[Hashable, tuple[Array, Array]] = {}  # (`pass_seconds`)
+        self.link_seconds: dict[Hashable, Array] = {}  # of gradients and weights (`layer_kinds`)
         self._pairs: dict[tuple[str, bytes], Array] = {}
-        self._timed: dict[tuple[int, int, int, int], Array] = {}
+        self._timed: dict[Hashable, Array] = {}
         self._needed = [[x.node for x in node.inputs] for node in graph], [  # forward; and backward, in reversed time
             [x.node for x, wants in zip(node.inputs, wanted) if wants and active]
             for node, wanted, active in zip(graph, self.tables.wanted, self.tables.active.tolist())
@@ -79,8 +79,8 @@ class LayerWorks:
         self.levels = self._levels()
 
     def of(self, plan: HybridPlan) -> LayerWork:
-        """Return the work for a plan's t, c, e and ``micro_batch``. Raises ValueError if the network cannot be cut so."""
-        key = plan.tensor, plan.context, plan.experts, plan.micro_batch or 1
+        """Return the work for a plan's cuts and ``micro_batch``. Raises ValueError if the network cannot be cut so."""
+        key = plan.cuts, plan.micro_batch or 1
         if key not in self._known:
             self._known[key] = self._make(plan)
         return self._known[key]
@@ -148,14 +148,14 @@ class LayerWorks:
     def _seconds(self, plan: HybridPlan) -> Array:
         """(nodes, 2): seconds of the kernels of each node's forward and backward task. Where pieces are unequal, of the first
         or the last device of a group, whichever has more to do in all."""
-        key = plan.tensor, plan.context, plan.experts, plan.micro_batch or 1
+        key = plan.cuts, plan.micro_batch or 1
         if key not in self._timed:
-            self._timed[key] = self._make_seconds(*key)
+            self._timed[key] = self._make_seconds(plan)
         return self._timed[key]
 
-    def _make_seconds(self, t: int, c: int, e: int, mb: int) -> Array:
+    def _make_seconds(self, plan: HybridPlan) -> Array:
         tables = self.tables
-        cuts, count = tables.group_cuts(t, c, e), samples(tables.graph) // (e * mb)
+        cuts, count = tables.group_cuts(plan), samples(tables.graph) // (plan.experts * (plan.micro_batch or 1))
         found = np.zeros((2, len(cuts.first), 2))
         for i, (node, adds) in enumerate(cuts.first):
             if not node.inputs or sample_dim(node) is None:  # what is not in micro-batches runs once, and counts nothing
@@ -175,7 +175,7 @@ class LayerWorks:
     def _with_exchanges(self, plan: HybridPlan, table: NodeTable, seconds: Array) -> Array:
         """(2, layers): seconds of a layer's tasks forward and backward, one after the other. Each waits for what comes from within
         the layer. A collective begins when the task ends that makes the last part of what it moves."""
-        which = self.tables.group_cuts(plan.tensor, plan.context, plan.experts).which
+        which = self.tables.group_cuts(plan).which
         known: dict[object, tuple[float, float]] = {}
         found = []
         for nodes, edges in self._edges:

@@ -64,7 +64,7 @@ def _rows(which: Array, counts: Array) -> Array:
 
 
 class GraphTables:
-    """The tables of a graph on a machine, by (t, c, e, samples of a micro-batch)."""
+    """The tables of a graph on a machine, by how a plan cuts layers and by samples of a micro-batch."""
 
     def __init__(self, graph: OperatorGraph, machine: Cluster | PartOfMachine) -> None:
         self.graph, self.machine = graph, machine
@@ -77,10 +77,10 @@ class GraphTables:
         first: dict[Hashable, int] = {}
         self.like = [first.setdefault((n.operator, n.specs, tuple(p.spec for p in n.parameters)), n.number) for n in graph]
         self._index_reads()
-        self._tables: dict[tuple[int, int, int, int, bool], NodeTable] = {}
-        self._mappers: dict[tuple[int, int, int, bool], tuple[HybridParallel, Machine]] = {}
-        self._gathered: dict[tuple[int, int, int], Array] = {}
-        self._groups: dict[tuple[int, int, int, bool], _GroupCuts] = {}
+        self._tables: dict[Hashable, NodeTable] = {}
+        self._mappers: dict[Hashable, tuple[HybridParallel, Machine]] = {}
+        self._gathered: dict[Hashable, Array] = {}
+        self._groups: dict[Hashable, _GroupCuts] = {}
         self._collectives: dict[tuple[range, bool], Any] = {}
 
     def _index_reads(self) -> None:
@@ -109,10 +109,9 @@ class GraphTables:
     # ---- one table ---------------------------------------------------------------------------------------------------
     def of(self, plan: HybridPlan) -> NodeTable:
         """Return the table for a plan with ``micro_batch`` set. Raises ValueError if the network cannot be cut so."""
-        mb = plan.micro_batch or 1
-        key = (plan.tensor, plan.context, plan.experts, mb, plan.sequence_parallel)
+        key = plan.cuts, plan.micro_batch or 1
         if key not in self._tables:
-            self._tables[key] = self._make(*key)
+            self._tables[key] = self._make(plan)
         return self._tables[key]
 
     def seconds(self, plan: HybridPlan) -> Array:
@@ -120,15 +119,13 @@ class GraphTables:
         table = self.of(plan)
         return table.alone if plan.zero > 1 else table.seconds
 
-    def _mapper(self, t: int, c: int, e: int, along: bool = True) -> tuple[HybridParallel, Machine]:
-        """A prepared mapper with as few replicas as e allows, and the machine that it is prepared for. ``along``: what lies between
-        shared layers is cut along the sequence."""
-        if (t, c, e, along) not in self._mappers:
-            mapper = HybridParallel(HybridPlan(tensor=t, context=c, experts=e, data=e, sequence_parallel=along))
-            machine = host(t * c * e)
+    def _mapper(self, plan: HybridPlan) -> tuple[HybridParallel, Machine]:
+        """A prepared mapper of one group, and the machine that it is prepared for."""
+        if plan.cuts not in self._mappers:
+            mapper, machine = HybridParallel(plan.of_group), host(plan.tensor * plan.context * plan.experts)
             mapper.prepare(self.graph, machine)
-            self._mappers[t, c, e, along] = mapper, machine
-        return self._mappers[t, c, e, along]
+            self._mappers[plan.cuts] = mapper, machine
+        return self._mappers[plan.cuts]
 
     def brought_again(self, plan: HybridPlan) -> Array:
         """Return, by read, whether a plan brings the tensor again for the backward pass, if it comes from another device."""
@@ -139,18 +136,17 @@ class GraphTables:
         it again."""
         if not plan.along:
             return np.zeros(len(self.read_node), bool)
-        key = plan.tensor, plan.context, plan.experts
-        if key not in self._gathered:
-            mapper, _ = self._mapper(*key)
+        if plan.cuts not in self._gathered:
+            mapper, _ = self._mapper(plan)
             shared = [bool(node.parameters) and not mapper.between(node) for node in self.graph]
-            self._gathered[key] = np.array(shared, bool)[self.read_node]
-        return self._gathered[key]
+            self._gathered[plan.cuts] = np.array(shared, bool)[self.read_node]
+        return self._gathered[plan.cuts]
 
-    def group_cuts(self, t: int, c: int, e: int, along: bool = True) -> _GroupCuts:
+    def group_cuts(self, plan: HybridPlan) -> _GroupCuts:
         """Return how a group cuts the nodes, found once for all sizes of micro-batches."""
-        if (t, c, e, along) not in self._groups:
-            self._groups[t, c, e, along] = self._cut(*self._mapper(t, c, e, along))
-        return self._groups[t, c, e, along]
+        if plan.cuts not in self._groups:
+            self._groups[plan.cuts] = self._cut(*self._mapper(plan))
+        return self._groups[plan.cuts]
 
     def _cut(self, mapper: HybridParallel, machine: Machine) -> _GroupCuts:
         cuts = [tuple(mapper.slice_task(node, machine)) for node in self.graph]
@@ -174,14 +170,15 @@ class GraphTables:
             cuts, kind_of, tuple(first), tuple(reversed(sizes.values())), *(_rows(kind_of, counts[:, i]) for i in range(3))
         )
 
-    def _make(self, t: int, c: int, e: int, mb: int, along: bool) -> NodeTable:
-        count, cuts = samples(self.graph) // (e * mb), self.group_cuts(t, c, e, along)
+    def _make(self, plan: HybridPlan) -> NodeTable:
+        e, mb, cuts = plan.experts, plan.micro_batch or 1, self.group_cuts(plan)
+        count, group = samples(self.graph) // (e * mb), (plan.tensor, plan.context, e)
         for node in cuts.sizes:
             self.degrees(node, cuts.cuts[node.number], count)
         works = [
             self._work(node, {
                 n: self.degrees(self.graph.nodes[n], cuts.cuts[n], count) for n in (node.number, *(x.node for x in node.inputs))
-            }, adds, count, (t, c, e), mb / samples(self.graph) if samples(self.graph) % (e * mb) else None)
+            }, adds, count, group, mb / samples(self.graph) if samples(self.graph) % (e * mb) else None)
             for node, adds in cuts.first
         ]  # fmt: skip
         outputs = np.array([n for work in works for n in work.outputs], np.int64)
