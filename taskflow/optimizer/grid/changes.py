@@ -97,7 +97,7 @@ def _savings(
     node, batch = min(node_size(grid.machine), devices), samples(graph)
     found: list[tuple[HybridPlan, float]] = []
     for t in dict.fromkeys((node, 1)):
-        for c in dict.fromkeys((1, max(c for c in sums.axes.context if t * c <= node))):
+        for c in dict.fromkeys((1, max(c for c in sums.axes.contexts(t) if devices % (t * c) == 0 or c == 1))):
             for p in (p for p in range(1, max(1, sums.layers) + 1) if devices % (t * c * p) == 0):
                 d = devices // (t * c * p)
                 if over():

@@ -110,7 +110,7 @@ class MixedGrid(AnyGrid):
         axes = self.axes
         node = min(axes.node, *(len([p for p in self.machine.processors if p.node == n]) for n in range(self.machine.node_count)))
         for t in axes.tensor:
-            for c in axes.context:
+            for c in axes.contexts(t):
                 if t * c > node:
                     continue
                 for p in range(1, min(len(self.machine.processors) // (t * c), axes.layers) + 1):

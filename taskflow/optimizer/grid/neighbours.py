@@ -28,7 +28,7 @@ def quick_neighbours(plan: HybridPlan, sums: PlanSums, batch: int) -> Iterator[H
     seen = {plan}
     for one in (
         *_balanced(plan, sums), *_ends(plan, sums), *_computed_again(plan, sums, stages=False),
-        *_sharded(plan, sums.layers), *_ordered(plan),
+        *_sharded(plan, sums.layers), *_ordered(plan), *_by_heads(plan, sums),
     ):  # fmt: skip
         if one not in seen and _divides(one, batch, sums.layers):
             seen.add(one)
@@ -41,6 +41,7 @@ def _all(plan: HybridPlan, sums: PlanSums, node: int) -> Iterator[HybridPlan]:
     yield from _computed_again(plan, sums)
     yield from _sharded(plan, sums.layers)
     yield from _ordered(plan)
+    yield from _by_heads(plan, sums)
     for more in DEGREES if not plan.shares else ():
         for less in DEGREES:
             degrees: dict[str, int] = {name: getattr(plan, name) or 1 for name in DEGREES}
@@ -48,14 +49,15 @@ def _all(plan: HybridPlan, sums: PlanSums, node: int) -> Iterator[HybridPlan]:
                 continue
             degrees[more] *= 2
             degrees[less] //= 2
-            if degrees["tensor"] * degrees["context"] > node or degrees["data"] % plan.experts:
+            t, c = degrees["tensor"], degrees["context"]
+            if (t * c > node and (t > node or c not in sums.axes.contexts(t))) or degrees["data"] % plan.experts:
                 continue
             virtual = plan.virtual if degrees["pipeline"] > 1 else 1
             if degrees["pipeline"] > 1 and plan.schedule.chunks not in (None, virtual):
                 continue
             yield replace(
-                plan, tensor=degrees["tensor"], context=degrees["context"], pipeline=degrees["pipeline"], data=degrees["data"],
-                virtual=virtual, stages=(), regather=plan.regather and degrees["tensor"] > 1,
+                plan, tensor=t, context=c, ulysses=plan.ulysses and c > 1, pipeline=degrees["pipeline"], data=degrees["data"],
+                virtual=virtual, stages=(), regather=plan.regather and t > 1,
             )
 
 
@@ -84,6 +86,12 @@ def _ordered(plan: HybridPlan) -> Iterator[HybridPlan]:
         if virtual and plan.pipeline > 1:
             schedule = plan.schedule if plan.schedule.chunks in (None, virtual) else PipelineSchedule.ONE_F_ONE_B
             yield replace(plan, virtual=virtual, stages=(), schedule=schedule)
+
+
+def _by_heads(plan: HybridPlan, sums: PlanSums) -> Iterator[HybridPlan]:
+    """Attention shared by heads instead of queries, or the other way round."""
+    if plan.context > 1 and not plan.ring and sums.axes.by_heads:
+        yield replace(plan, ulysses=not plan.ulysses)
 
 
 def _divides(plan: HybridPlan, batch: int, layers: int) -> bool:

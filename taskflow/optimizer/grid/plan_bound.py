@@ -29,7 +29,7 @@ from taskflow.optimizer.grid.bound_places import Kind, ScheduleKind, kind_of, ki
 from taskflow.optimizer.grid.bound_program import LeastProgram
 from taskflow.optimizer.grid.bound_work import LayerWorks
 from taskflow.optimizer.grid.node_table import Array
-from taskflow.optimizer.grid.plans import powers
+from taskflow.optimizer.grid.plans import PlanAxes, powers
 from taskflow.optimizer.grid.stages import PlanSums
 
 MANY = 1e3
@@ -124,14 +124,24 @@ def _shapes(works: LayerWorks) -> Iterator[HybridPlan]:
     batch = samples(graph)
     devices, operators = axes.devices, sum(bool(node.inputs) for node in graph)
     for t in powers(axes.node):
-        for c in powers(axes.node // t):
+        for c, by_heads in _contexts(axes, t):
             for p in (p for p in range(1, devices // (t * c) + 1) if devices % (t * c * p) == 0):
                 if p > 1 and (p > max(axes.layers, operators) or not axes.divided):
                     continue
                 d = devices // (t * c * p)
                 for e in (e for e in axes.experts if d % e == 0):
                     for count in (k for k in range(1, batch // d + 1) if batch % (d * k) == 0 and (k == 1 or axes.divided)):
-                        yield HybridPlan(tensor=t, context=c, pipeline=p, data=d, experts=e, micro_batch=batch // (d * count))
+                        yield HybridPlan(
+                            tensor=t, context=c, ulysses=by_heads, pipeline=p, data=d, experts=e, micro_batch=batch // (d * count)
+                        )
+
+
+def _contexts(axes: PlanAxes, tensor: int) -> Iterator[tuple[int, bool]]:
+    """How many tensor groups share a sequence, and whether they share attention by heads."""
+    for c in dict.fromkeys((*powers(axes.node // tensor), *axes.contexts(tensor))):
+        yield c, False
+        if c > 1 and axes.by_heads:
+            yield c, True
 
 
 def _priced(plan: HybridPlan, count: int, works: LayerWorks, update: float, kind: Kind) -> _LayerSums:

@@ -25,7 +25,8 @@ from taskflow.optimizer.space import unequal
 from taskflow.rules import UpdateRule
 
 MOST_VIRTUAL = 8  # stages of one rank
-MOST_CONTEXT = 8  # devices that share a sequence, of one node
+MOST_CONTEXT = 8  # devices of one node that share a sequence
+FAR_TOKENS = 4096  # of a sequence, that each of several nodes' groups has at least
 MEMORY_SHARE = 0.01  # of a device's, that weights and state need before a search looks at the grid
 
 
@@ -43,8 +44,8 @@ class PlanAxes:
         self.node = min(node_size(machine), self.devices)
         self.layers = max(layer_numbers(graph).values(), default=-1) + 1
         self.tensor = [t for t in powers(self.node) if t == 1 or _shares(graph, t)]
-        longest = graph.nodes[0].space.shape[1] if attends(graph) and len(graph.nodes[0].space.shape) > 1 else 1
-        self.context = powers(min(MOST_CONTEXT, self.node, longest))
+        self.longest = graph.nodes[0].space.shape[1] if attends(graph) and len(graph.nodes[0].space.shape) > 1 else 1
+        self.by_heads = any(node.operator.kind == "flash_attention" for node in graph)
         self.experts = expert_degrees(graph)
         self.divided = _takes_micro_batches(graph, self.batch)
         self.recompute = ["none"]
@@ -56,12 +57,16 @@ class PlanAxes:
     def plans(self, usual: bool = False) -> Iterator[tuple[HybridPlan, int]]:
         """Yield all plans, or only those without features that are less often used (`unusual`)."""
         for t in self.tensor:
-            for c in [1] if usual else self.context:
-                if t * c > self.node or self.devices % (t * c):
+            for c in [1] if usual else self.contexts(t):
+                if self.devices % (t * c):
                     continue
                 rest = self.devices // (t * c)
                 for p in self._pipelines(rest):
                     yield from self._of(t, c, p, rest // p, usual)
+
+    def contexts(self, tensor: int) -> list[int]:
+        """Return how many tensor groups may share a sequence: those of a node, or of several nodes if it is long."""
+        return powers(max(min(MOST_CONTEXT, self.node // tensor, self.longest), self.longest // FAR_TOKENS, 1))
 
     def _pipelines(self, most: int) -> list[int]:
         stages = self.layers or sum(bool(node.inputs) for node in self.graph)
@@ -90,9 +95,9 @@ class PlanAxes:
 
     def unusual(self, plan: HybridPlan) -> int:
         """Return how many unusual features a plan has. If time is short, plans with more of them are left out. Weights by shares
-        are usual where there are no stages, experts that are dealt are within a node."""
+        are usual where there are no stages, experts and sequences that are shared are within a node."""
         shares = plan.zero == 2 or (plan.zero == 3 and plan.pipeline > 1)
-        far = plan.experts > 1 and plan.tensor * plan.context * plan.experts > self.node
+        far = max(plan.experts, plan.context) > 1 and plan.tensor * plan.context * plan.experts > self.node
         return shares + far + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
 
     def _virtual(self, p: int, count: int) -> list[int]:

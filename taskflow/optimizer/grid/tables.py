@@ -240,7 +240,7 @@ class GraphTables:
             there = source.writes(corner(source, from_, True, part))[tensor.index]
             partial = any(k > 1 and dim.soap is Soap.REDUCTION for k, dim in zip(from_, source.dims))
             summed = wanted and group[0] > 1 and rect.volume == there.volume and _gives_partial(node, own, tensor.index, from_)
-            one = self._transfer(rect, there, partial, tensor.spec.dtype.itemsize, wanted, source, group)
+            one = self._transfer(rect, there, partial, tensor.spec.dtype.itemsize, wanted, source, node, group)
             one = self._summed_back(one, group[0]) if one.local and summed else one
             if group[0] > 1 and rect == there and prod(from_) * group[0] <= count * devices:
                 one = replace(one, together=self.collective_seconds(range(group[0]), one.nbytes, 1))
@@ -292,7 +292,8 @@ class GraphTables:
 
     # ---- what crosses a group ----------------------------------------------------------------------------------------
     def _transfer(
-        self, read: Rect, there: Rect, partial: bool, itemsize: int, wanted: bool, source: Node, group: tuple[int, int, int]
+        self, read: Rect, there: Rect, partial: bool, itemsize: int, wanted: bool, source: Node, node: Node,
+        group: tuple[int, int, int],
     ) -> GroupTransfer:
         nbytes = read.volume * itemsize
         if read.empty:
@@ -307,7 +308,7 @@ class GraphTables:
             return GroupTransfer(nbytes, True)
         both = read.intersect(there).volume if read.overlaps(there) else 0
         grows = read.volume / both if both else float(t * c * e)
-        members = self._members(grows, t, c, e)
+        members = self._members(grows, t, c, e, node.operator.kind == "flash_attention")
         if not source.inputs:  # what comes from outside is put where it is read
             return GroupTransfer(nbytes, False)
         if read.volume <= there.volume or members.step == t * c:  # cut otherwise: each gives each a part
@@ -321,10 +322,11 @@ class GraphTables:
         return replace(read, backward=self.collective_seconds(range(t), read.nbytes, 2), members=t)
 
     @staticmethod
-    def _members(grows: float, t: int, c: int, e: int) -> range:
-        """The processors that hold a tensor together, each 1 / ``grows`` of it."""
+    def _members(grows: float, t: int, c: int, e: int, attends: bool) -> range:
+        """The processors that hold a tensor together, each 1 / ``grows`` of it. Attention, of which a tensor group has cut heads
+        before, reads it from those that share a sequence."""
         choices = [(t, range(t)), (c, range(0, t * c, t)), (t * c, range(t * c)), (e, range(0, t * c * e, t * c))]
-        return min((one for one in choices if one[0] > 1), key=lambda one: abs(one[0] - grows))[1]
+        return min((one for one in choices[attends and c > 1 :] if one[0] > 1), key=lambda one: abs(one[0] - grows))[1]
 
     def collective_seconds(self, group: range, nbytes: int, halves: int) -> float:
         """Return the seconds of an all-reduce of an array of ``nbytes`` among processors, or of one of its halves."""
