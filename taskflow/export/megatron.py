@@ -26,7 +26,7 @@ from taskflow.mapper import (
 )
 
 LEVELS = ("selective", "whole")  # its checkpoint of a layer is reentrant: the whole layer runs again
-MORE_WORDS = ("products", "regather")  # fields of plans that this file knows besides `KNOWN_WORDS`
+MORE_WORDS = ("products", "regather", "ulysses")  # fields of plans that this file knows besides `KNOWN_WORDS`
 PRODUCTS = {"fp8": ("--fp8-format hybrid", "--transformer-impl transformer_engine")}  # of a plan's products= -> arguments
 _LIST = re.compile(r"(?:.*?\.)?\d+\.")  # of an operator's name, as far as its outermost number
 
@@ -56,6 +56,7 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
     if plan.virtual > 1 and many % plan.pipeline:
         raise ValueError(f"interleaved 1F1B needs micro-batches in multiples of p = {plan.pipeline}, got {many}")
     require_positions(graph, plan, "Megatron-LM")
+    _require_heads(graph, plan)
     if plan.experts > 1 and plan.context > 1:
         raise ValueError("Megatron-LM deals experts to the ranks that share a sequence first, the plan to replicas; take c or e")
     if plan.experts > 1 and plan.tensor > 1 and not plan.sequence_parallel:
@@ -67,7 +68,8 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
     if plan.along:
         words.append("--sequence-parallel")
     if plan.context > 1:
-        words += [f"--context-parallel-size {plan.context}", f"--cp-comm-type {'p2p' if plan.ring else 'all_gather'}"]
+        how = "p2p" if plan.ring else "a2a" if plan.ulysses else "all_gather"
+        words += [f"--context-parallel-size {plan.context}", f"--cp-comm-type {how}"]
     if plan.experts > 1:  # a tensor group shares a replica's experts one by one; its default is an all-gather
         words += [
             f"--expert-model-parallel-size {plan.experts * plan.tensor}", "--expert-tensor-parallel-size 1",
@@ -96,6 +98,16 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
     if plan.sharers > 1 and not plan.sums_beside:
         notes.append("without --overlap-grad-reduce Megatron-LM sums all gradients of a stage at once, in one bucket")
     return Flags(words, notes)
+
+
+def _require_heads(graph: OperatorGraph, plan: HybridPlan) -> None:
+    """Raise ValueError unless the ranks that deal heads among them get as many heads of keys each."""
+    ranks = plan.tensor * plan.context
+    for node in graph if plan.ulysses else ():
+        if node.operator.kind == "flash_attention" and (heads := node.inputs[1].spec.shape[2]) % ranks:
+            raise ValueError(
+                f"Megatron-LM deals whole heads of keys to t x c = {ranks} ranks (a2a), {node.name} has {heads}; leave ulysses out"
+            )
 
 
 def _buckets(plan: HybridPlan) -> list[str]:
