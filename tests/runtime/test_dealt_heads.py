@@ -30,8 +30,8 @@ from taskflow.tasks.topic import Purpose, Topic
 
 PLANS = (
     ("c2 ulysses", 2), ("c4 ulysses mb2 recompute=full", 4), ("t2 c2 ulysses mb2", 4), ("t2 nosp c2 ulysses mb1 zero3", 4),
-    ("c2 ulysses p2 d2 mb1", 8), ("c2 ulysses d2 zero3 mb1 recompute=light", 4), ("c3 ulysses", 3), ("t2 c2 ulysses mb2 split=2", 4),
-    ("c2 ulysses p2 mb2 schedule=zb-h1 recompute=full", 4),
+    ("c2 ulysses p2 d2 mb1", 8), ("c2 ulysses d2 zero3 mb1 recompute=light", 4), ("c3 ulysses", 3),
+    ("t2 c2 ulysses mb2 split=2", 4), ("c2 ulysses p2 mb2 schedule=zb-h1 recompute=full", 4),
 )
 
 
@@ -80,7 +80,7 @@ def test_each_sends_all_but_its_own_part_of_queries_keys_values_and_results(rank
 
 def test_all_devices_compute_as_much_of_causal_attention() -> None:
     def flops(plan: str) -> list[int]:
-        tasks, graph = attention_alone(4, plan)
+        tasks, _ = attention_alone(4, plan)
         found = [0] * 4
         for task in tasks:
             if isinstance(task.work, Compute) and task.kind is Kind.FORWARD and task.work.node.operator.kind == "flash_attention":
@@ -113,7 +113,8 @@ def test_what_does_not_fit_is_a_sentence(plan: str, name: str, message: str) -> 
 
 # ---- predicted -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("plan", [
-    "c2 ulysses d8 mb1 zero1", pytest.param("t2 c2 ulysses d2 p2 mb1", marks=pytest.mark.slow), "c4 ulysses d4 mb2 zero3 recompute=full",
+    "c2 ulysses d8 mb1 zero1", pytest.param("t2 c2 ulysses d2 p2 mb1", marks=pytest.mark.slow),
+    "c4 ulysses d4 mb2 zero3 recompute=full",
 ])
 def test_one_replica_stands_for_all(plan: str) -> None:
     graph, machine = llama(None, batch=32, steps=16, hidden=32, heads=8, key_heads=4), load_machine("h100", 16)
@@ -126,8 +127,8 @@ def test_one_replica_stands_for_all(plan: str) -> None:
 
 def long_network(**more: Any) -> OperatorGraph:
     """Layers of some milliseconds."""
-    sizes = {"batch": 16, "layers": 2, "steps": 16384, "hidden": 2048, "inner": 5632, "vocabulary": 8192, "heads": 16, "key_heads": 4}
-    return llama_of(LlamaConfig(**{**sizes, **more}), "bfloat16")
+    sizes: dict[str, Any] = {"steps": 16384, "hidden": 2048, "inner": 5632, "vocabulary": 8192, "heads": 16, "key_heads": 4, **more}
+    return llama_of(LlamaConfig(batch=16, layers=2, **sizes), "bfloat16")
 
 
 @pytest.mark.parametrize("devices", [8, 16])
