@@ -14,13 +14,13 @@ from taskflow.export.hybrid import Hybrid, hybrid_of
 from taskflow.export.megatron import LEVELS as MEGATRON_LEVELS
 from taskflow.export.megatron import MORE_WORDS as MEGATRON_WORDS
 from taskflow.export.megatron import PRODUCTS as MEGATRON_PRODUCTS
-from taskflow.export.megatron import megatron_flags, megatron_text, require_transformer
+from taskflow.export.megatron import first_again, layers_dealt, megatron_flags, megatron_text, require_transformer
 from taskflow.export.torchtitan import CHECKPOINT_MODES, require_decoder, torchtitan_text
 from taskflow.export.torchtitan import MORE_WORDS as TORCHTITAN_WORDS
 from taskflow.export.torchtitan import PRODUCTS as TORCHTITAN_PRODUCTS
 from taskflow.export.transformers import transformers_text
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import WORDS, Strategy, joined_parts
+from taskflow.mapper import WORDS, HybridPlan, Strategy, joined_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +174,19 @@ def _told(hybrid: Hybrid, file: str, text: str, notes: Sequence[str] = ()) -> Ex
 def _hybrid(graph: OperatorGraph, strategy: Strategy, target: str, levels: Sequence[str]) -> Hybrid:
     """The plan in notation for a target that is told its words, not its cuts. ``levels``: the target's words for recomputation.
     Raises ValueError that names a word which the target's file does not know."""
-    hybrid = hybrid_of(graph, strategy, levels)
+    hybrid = hybrid_of(graph, strategy, levels, lambda plan: says_layers(graph, plan, target))
     for word in WORDS:
         if (text := word.text(hybrid.plan)) and word.field not in (*KNOWN_WORDS, *_MORE_WORDS.get(target, ())):
             raise ValueError(f"{target}: has no {text}; leave it out, or take the target torch or jax")
     return hybrid
+
+
+def says_layers(graph: OperatorGraph, plan: HybridPlan, target: str) -> bool:
+    """True if a target recomputes as a plan does that says it by layer: those with code of their own compute any operators again,
+    Megatron-LM the first layers of each stage, others all layers alike."""
+    if target == "megatron":
+        return first_again(plan, layers_dealt(graph, plan)) > 0
+    return target in ("torch", "jax")
 
 
 def _onnx(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -41,12 +41,17 @@ class Hybrid:
         return self.plan.tensor * self.plan.context * self.plan.pipeline * (self.plan.data or 1)
 
 
-def hybrid_of(graph: OperatorGraph, strategy: Strategy, levels: Sequence[str] = ("selective", "full", "whole")) -> Hybrid:
+def hybrid_of(
+    graph: OperatorGraph, strategy: Strategy, levels: Sequence[str] = ("selective", "full", "whole"),
+    by_layer: Callable[[HybridPlan], bool] = lambda plan: False,
+) -> Hybrid:
     """Return the `HybridPlan` of a strategy, or the one that differs from it in the fewest operators. ``levels``: the words for
-    recomputation that it may have, the last one for all of a layer. Raises ValueError if its devices form no pipeline of equal
-    ranks, or no degrees divide."""
+    recomputation that it may have, the last one for all of a layer; ``by_layer``: whether it may recompute by layer as a plan does.
+    Raises ValueError if its devices form no pipeline of equal ranks, or no degrees divide."""
     strategy.verify(graph)
     known = plan_of(graph, strategy)
+    if known is not None and known.recompute_layers and not by_layer(known):
+        known = replace(known, recompute_layers=())
     if known is not None and not known.shares and not known.devices:  # of which a mesh says nothing more
         group = known.tensor * known.context * (known.data or 1), known.pipeline
         degrees = known.data or 1, known.context, known.experts
@@ -100,7 +105,7 @@ def _hybrid(
     in_sequence = size == data or not any(config.copies > 1 for config in strategy.configs.values())
     products = "" if strategy.plan is None else strategy.plan.products
     plan = replace(
-        known or HybridPlan(products=products), recompute_layers=(), zero_layers=(), shares=(), split=1, devices=(),
+        known or HybridPlan(products=products), zero_layers=(), shares=(), split=1, devices=(),
         tensor=size // (data * context), pipeline=ranks, data=data, context=context, experts=experts,
         ring=context > 1 and strategy.exchange is Exchange.RING, micro_batch=max(1, samples(graph) // (data * many)),
         virtual=virtual, sequence_parallel=in_sequence, **sync_words(sharing_of(graph, strategy)),

@@ -8,6 +8,7 @@ Sequences divide into 2 c pieces.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,8 @@ from taskflow.mapper import (
 )
 
 LEVELS = ("selective", "whole")  # its checkpoint of a layer is reentrant: the whole layer runs again
-MORE_WORDS = ("products", "regather", "ulysses")  # fields of plans that this file knows besides `KNOWN_WORDS`
+MORE_WORDS = ("products", "regather", "recompute_layers", "ulysses")
+"""Fields of plans that this file knows besides `KNOWN_WORDS`."""
 PRODUCTS = {"fp8": ("--fp8-format hybrid", "--transformer-impl transformer_engine")}  # of a plan's products= -> arguments
 _LIST = re.compile(r"(?:.*?\.)?\d+\.")  # of an operator's name, as far as its outermost number
 
@@ -83,6 +85,9 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
         words.append("--recompute-granularity selective")
     elif plan.recompute == "whole":
         words += ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"]
+    elif plan.recompute_layers:
+        words += ["--recompute-granularity full", "--recompute-method block"]
+        words.append(f"--recompute-num-layers {first_again(plan, layers_dealt(graph, plan))}")
     if graph.dtype.itemsize == 2:  # of float16 Megatron-LM sums gradients in float16 unless it is told
         words += ["--bf16"] if graph.dtype.name == "bfloat16" else ["--fp16", "--accumulate-allreduce-grads-in-fp32"]
     more, yours = _network(graph)
@@ -172,17 +177,41 @@ def _stages(graph: OperatorGraph, plan: HybridPlan) -> list[str]:
     """Arguments that distribute layers over stages: evenly by numbers, otherwise by a layout."""
     if plan.pipeline == 1:
         return []
-    count = plan.pipeline * plan.virtual
-    numbers = {name: layer for name, layer in layers_read(graph).items() if numbered_layer(name)}
-    stage_of = stages_of(graph, count, plan.stages)
-    dealt = [len({layer for name, layer in numbers.items() if stage_of[name] == stage}) for stage in range(count)]
-    if not all(dealt[1:-1]) or sum(dealt) > len(set(numbers.values())):
+    dealt = layers_dealt(graph, plan)
+    if not all(dealt[1:-1]) or sum(dealt) > len(set(_numbered(graph).values())):
         raise ValueError("a stage without layers; Megatron-LM's stages are made of whole layers")
     if len(set(dealt)) == 1:
         return [f"--num-virtual-stages-per-pipeline-rank {plan.virtual}"] if plan.virtual > 1 else []
     parts = ["t" * layers for layers in dealt]
     parts[0], parts[-1] = f"E{parts[0]}", f"{parts[-1]}L"
     return [f"--pipeline-model-parallel-layout '{'|'.join(parts)}'"]
+
+
+def layers_dealt(graph: OperatorGraph, plan: HybridPlan) -> tuple[int, ...]:
+    """Return how many layers each stage of a plan has; one that is cut counts in each of its stages."""
+    numbers, count = _numbered(graph), plan.pipeline * plan.virtual
+    stage_of = stages_of(graph, count, plan.stages) if count > 1 else dict.fromkeys(numbers, 0)
+    of_stage = Counter(stage for stage, _ in {(stage_of[name], layer) for name, layer in numbers.items()})
+    return tuple(of_stage[stage] for stage in range(count))
+
+
+def _numbered(graph: OperatorGraph) -> dict[str, int]:
+    """The layer of each operator that a layer's name has."""
+    return {name: layer for name, layer in layers_read(graph).items() if numbered_layer(name)}
+
+
+def first_again(plan: HybridPlan, dealt: Sequence[int]) -> int:
+    """Return how many first layers of each stage a plan computes again as a whole, and no others (--recompute-method block): all
+    of a stage that has fewer. 0 if it computes others again. ``dealt``: the layers of each stage."""
+    levels, at, counts = plan.recompute_layers, 0, list[tuple[int, int]]()
+    for layers in dealt:
+        own = levels[at : at + layers]
+        at, many = at + layers, own.count("whole")
+        if own != ("whole",) * many + ("none",) * (layers - many):
+            return 0
+        counts.append((many, layers))
+    most = max(many for many, _ in counts)
+    return most if all(many == min(most, layers) for many, layers in counts) else 0
 
 
 def layers_read(graph: OperatorGraph) -> dict[str, int]:

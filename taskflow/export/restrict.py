@@ -12,9 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 from taskflow.export.cuts import NotEven, input_lies, weight_lies
-from taskflow.export.export import NAMES, PROGRAM_OF, RESTRICTING, exported, nearest_plan, require_exportable
+from taskflow.export.export import (
+    NAMES,
+    PROGRAM_OF,
+    RESTRICTING,
+    exported,
+    nearest_plan,
+    require_exportable,
+    says_layers,
+)
 from taskflow.export.tried import TriedCode
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster, Machine, host
@@ -27,7 +36,11 @@ from taskflow.programs import load_program
 
 CUT_WEIGHTS = {"linear", "embedding", "conv2d"}
 TRIES = 2
-PIPELINES = ("pipeline", "virtual")  # choices of pipelines
+DEGREES, PIPELINES = ("tensor", "context", "experts"), ("pipeline", "virtual", "schedule")  # choices alike for all degrees
+CHOICES = (*DEGREES, "zero", "recompute", "overlap", "prefetch", "split", *PIPELINES)
+"""Words of plans that a framework may not have whatever the others say; those that take longest to look at come last."""
+BESIDE = {"virtual": ("pipeline",), "schedule": ("pipeline", "virtual"), "overlap": ("zero",), "prefetch": ("zero",)}
+"""Words that a choice needs beside it."""
 
 
 def kept_gradients(target: str, graph: OperatorGraph, memory: MemoryCheck, strategy: Strategy) -> int:
@@ -97,10 +110,10 @@ class Framework:
 
     def fastest(
         self, machine: Machine, evaluator: Evaluator, found: Strategy | None, lacks: Callable[[Strategy], str],
-        over: Callable[[], bool], constraints: Constraints,
+        over: Callable[[], bool], constraints: Constraints, degrees: bool = True,
     ) -> tuple[Strategy, float]:
-        """Return the fastest of: the nearest plan to what was found, data parallelism, and plans of degrees until time is
-        ``over``, with its seconds. ``lacks``: returns what memory a plan lacks. Raises ValueError if none can be exported,
+        """Return the fastest of: the nearest plan to what was found, data parallelism, and (``degrees``) plans of degrees until
+        time is ``over``, with its seconds. ``lacks``: returns what memory a plan lacks. Raises ValueError if none can be exported,
         fits and is permitted by a user's ``constraints``."""
         best: tuple[Strategy, float] | None = None
         why = ""
@@ -109,7 +122,7 @@ class Framework:
             if best is not None and over():
                 raise BudgetExhausted
 
-        for candidate in _candidates(self.graph, machine, self.name, found):
+        for candidate in _candidates(self.graph, machine, self.name, found, degrees):
             if best is not None and over():
                 break
             try:
@@ -195,7 +208,8 @@ class Expressible:
         self.graph, self.target, self.over, self.batch = graph, target, over, samples(graph)
         self.tried = tried or TriedCode(graph, target)
         self.known: dict[HybridPlan, bool] = {}
-        # By the choice that all pipelines, or all with several stages a rank, share, and whether weights are in shares beside it.
+        self.layers: dict[tuple[object, ...], bool] = {}
+        # By the choice that plans share, such as that of all pipelines, and whether weights are in shares beside it.
         self.refused: Counter[tuple[str, int]] = Counter()
         self.had: set[tuple[str, int]] = set()
 
@@ -205,11 +219,13 @@ class Expressible:
     def may_have(self, plan: HybridPlan) -> bool:
         """True if the framework can have each choice of a plan by itself. Of pipelines one that it can have, or the first `TRIES`
         if it can have none of these, say it for all: code around stages is recorded for each, which takes seconds."""
-        for name in ("tensor", "context", "experts", "zero", "recompute", "pipeline", "virtual"):
+        if plan.recompute_layers and not self._says_layers(plan):
+            return False
+        for name in CHOICES:
             one = self._alone(plan, name)
             if one is None:
                 continue
-            key = name, one.zero
+            key = name if name in ("pipeline", "virtual") else f"{name}={getattr(one, name)}", one.zero
             if self.refused[key] >= TRIES and key not in self.had:
                 return False
             new = one not in self.known
@@ -221,15 +237,21 @@ class Expressible:
             self.had.add(key)
         return True
 
+    def _says_layers(self, plan: HybridPlan) -> bool:
+        """`says_layers`, kept by stages and levels."""
+        key = plan.pipeline * plan.virtual, plan.stages, plan.recompute_layers
+        if key not in self.layers:
+            self.layers[key] = says_layers(self.graph, plan, self.target)
+        return self.layers[key]
+
     def _alone(self, plan: HybridPlan, name: str) -> HybridPlan | None:
         """Return the smallest plan that has one choice of a plan alone; None if the plan does not have it. Targets that are told
         words have some degrees only beside shares of weights (torchtitan's c), which are beside it if the plan has some."""
         value = getattr(plan, name)
         if value == getattr(HybridPlan(), name):
             return None
-        if name in ("tensor", "context", "experts"):
-            value = 2
-        chosen = {name: value} | ({"pipeline": plan.pipeline} if name == "virtual" else {})
+        chosen: dict[str, Any] = {name: 2 if name in DEGREES else value}
+        chosen |= {word: getattr(plan, word) for word in BESIDE.get(name, ())}
         if plan.zero and self.target not in ("torch", "jax"):  # where a look takes seconds
             chosen.setdefault("zero", 1)
         return self._sized(HybridPlan(**chosen), several=True)
@@ -268,10 +290,10 @@ def nearest_within(graph: OperatorGraph, strategy: Strategy, target: str, constr
 
 
 def _candidates(
-    graph: OperatorGraph, machine: Machine, target: str, found: Strategy | None
+    graph: OperatorGraph, machine: Machine, target: str, found: Strategy | None, degrees: bool
 ) -> Iterator[Callable[[], Strategy]]:
     if found is not None:
         yield lambda: found
     yield lambda: choose("data", graph, machine)[0]
-    for plan in plans_of_degrees(graph, target, len(machine.processors)):
+    for plan in plans_of_degrees(graph, target, len(machine.processors)) if degrees else ():
         yield lambda plan=plan: map_graph(HybridParallel(plan), graph, machine)  # type: ignore[misc]

@@ -290,12 +290,12 @@ def _operators(run: SearchRun) -> SearchResult | None:
 
 def _for_target(run: SearchRun, target: PlanTarget, found: SearchResult) -> SearchResult:
     """What was found if the framework can express it, else the faster of the nearest plan that it can and simple ones, which are
-    tried until the end. All respect the caller's constraints."""
+    tried until the end where no plan in notation was found: those have them. All respect the caller's constraints."""
     run.deadline.stopped = run.deadline.stopped or found.stopped == "interrupted"
     try:
         strategy, seconds = target.fastest(
             run.evaluator.machine, run.evaluator, found.strategy, run.options.lacks or (lambda strategy: ""),
-            lambda: run.deadline.expired, run.constraints,
+            lambda: run.deadline.expired, run.constraints, run.found is None,
         )
     except ValueError as error:
         raise NothingFits(f"search: {error}") from None

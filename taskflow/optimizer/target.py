@@ -55,10 +55,10 @@ class PlanTarget(Protocol):
 
     def fastest(
         self, machine: Machine, evaluator: Evaluator, found: Strategy | None, lacks: Callable[[Strategy], str],
-        over: Callable[[], bool], constraints: Constraints,
+        over: Callable[[], bool], constraints: Constraints, degrees: bool = True,
     ) -> tuple[Strategy, float]:
-        """Return the fastest strategy that the framework can express, with its seconds, of those near ``found`` and of simple
-        ones. Raises ValueError if none fits."""
+        """Return the fastest strategy that the framework can express, with its seconds, of those near ``found``, of data
+        parallelism and, with ``degrees``, of other simple plans. Raises ValueError if none fits."""
         ...
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import taskflow
-from taskflow.export import export, exported
+from taskflow.export import export, exported, target
 from taskflow.export.hybrid import hybrid_of
 from taskflow.export.torchtitan import _network
 from taskflow.mapper import HybridPlan, OpConfig, parse_plan
@@ -108,6 +108,26 @@ def test_megatron_runs_a_whole_layer_again_and_a_plan_that_ends_early_is_told_so
     assert found.nearest.again == whole.again and whole.again.rerun
     assert found.files == exported(graph, whole, "megatron", "plan.args").files
     assert not exported(graph, found.nearest, "megatron", "plan.args").differences
+
+
+@pytest.mark.parametrize("plan,many", [
+    ("d8 mb1 recompute=whole*3,none*5", 3), ("p2 d4 mb1 recompute=whole*3,none*1,whole*3,none*1", 3),
+    ("t2 p2 d2 mb1 v2 recompute=whole*1,none*1,whole*1,none*1,whole*1,none*1,whole*1,none*1", 1),
+    ("p2 d4 mb1 stages=3,5 recompute=whole*7,none*1", 4),  # all of the first stage, which has fewer
+    ("d8 mb1 recompute=none*3,whole*5", 0), ("p2 d4 mb1 recompute=whole*3,none*1,whole*2,none*2", 0),
+    ("p2 d4 mb1 recompute=whole*3,none*5", 0), ("d8 mb1 recompute=full*3,none*5", 0),
+])
+def test_megatron_computes_first_layers_of_each_stage_again(plan: str, many: int) -> None:
+    """Its block method: the same number of each, counted from the stage's first layer. Others it is told as all or none."""
+    graph = gpt()
+    found = exported(graph, strategy_of(graph, plan), "megatron", "plan.args")
+    flags = parsed(found.files["plan.args"])
+    assert bool(found.differences) is not bool(many)
+    if many:
+        assert (flags.recompute_granularity, flags.recompute_method, flags.recompute_num_layers) == ("full", "block", many)
+    assert target("megatron", graph).may_have(parse_plan(plan), lambda: False) is bool(many)
+    for other in ("torchtitan", "deepspeed"):
+        assert not target(other, graph).may_have(parse_plan(plan), lambda: False)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")

@@ -223,7 +223,7 @@ def test_a_search_and_the_plans_for_its_target_have_one_budget(monkeypatch: pyte
         clock[0] += options.budget.seconds
         return SearchResult(taskflow.choose("data", graph, machine)[0], 1.0, {}, (), 1, 0, 0.0, 0, "guided", "budget")
 
-    def fastest(self: Any, machine: Any, evaluator: Any, found: Any, lacks: Any, over: Any, constraints: Any) -> Any:
+    def fastest(self: Any, machine: Any, evaluator: Any, found: Any, lacks: Any, over: Any, constraints: Any, degrees: Any) -> Any:
         given.append((deadline.elapsed, deadline.left))
         return found, 1.0
 

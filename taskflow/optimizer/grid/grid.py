@@ -21,7 +21,7 @@ from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.plan_bound import least_of_plans, least_unordered_bytes
 from taskflow.optimizer.grid.plans import has_no_order, runs_after_micro_batches
 from taskflow.optimizer.grid.price import PlanPrices
-from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, by_price, priced_plans, varied
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, by_price, priced_plans, soonest_first, varied
 from taskflow.optimizer.grid.recompute_to_fit import fitted, refitted
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
@@ -80,7 +80,7 @@ class PlanGrid(AnyGrid):
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
         """Return those of these plans that fit and that people often use (`PlanAxes.unusual`): a tenth, soon priced."""
-        return self._known_of([one for one in self.sums.axes.plans(usual=True) if self._takes(one[0])], over)[0]
+        return self._known_of([one for one in self.sums.axes.plans(usual=True) if self.takes(one[0])], over)[0]
 
     def _known_of(
         self, plans: Sequence[tuple[HybridPlan, int]], over: Callable[[], bool]
@@ -94,7 +94,7 @@ class PlanGrid(AnyGrid):
     def listed(self) -> list[tuple[HybridPlan, int]]:
         """Return all plans with their numbers of micro-batches, those with fewer unusual features first."""
         if not self._listed:
-            every = [one for one in self.sums.axes.plans() if self._takes(one[0])]
+            every = [one for one in self.sums.axes.plans() if self.takes(one[0])]
             self._listed = sorted(every, key=lambda one: self.sums.axes.unusual(one[0]))
         return self._listed
 
@@ -121,10 +121,10 @@ class PlanGrid(AnyGrid):
         return least_unordered_bytes(self.works) <= sum(processor.memory_bytes for processor in self.machine.processors)
 
     def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
-        return filter(self._takes, neighbours(plan, self.sums, self.batch, self.sums.axes.node))
+        return filter(self.takes, neighbours(plan, self.sums, self.batch, self.sums.axes.node))
 
     def quick_neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
-        return filter(self._takes, quick_neighbours(plan, self.sums, self.batch))
+        return filter(self.takes, quick_neighbours(plan, self.sums, self.batch))
 
 
 def best_of_grid(
@@ -155,23 +155,22 @@ def best_of_grid(
         end = own_end  # at which `trial` ends a simulation
         if len(pairs) >= (most if trial.best is not None else LACKING * most):
             break
-        left = end - deadline.elapsed
+        left, most_left = end - deadline.elapsed, max(0.0, min(LONGEST * deadline.left, until - deadline.elapsed))
         found = trial.best is not None
         late = bool(pairs) and deadline.elapsed > (1 + LATE_SHARE) * deadline.seconds
         if left <= 0 and (found or not must or late):
             left_out.append(f"{one.plan} (no time to simulate it)")
             break
         if share < 1 and trial.promises(one.seconds) and one.memory.nbytes <= SURE * grid.memory_bytes:
-            most_left = min(LONGEST * deadline.left, until - deadline.elapsed)
-            room = [trial.room_for(one.plan, one.micro_batches, seconds) for seconds in (left, most_left)]
-            if room == [False, True]:
-                left, end = most_left, deadline.elapsed + most_left  # for this plan
+            left = max(left, most_left)  # for this plan
         if share < 1 and one.seconds > DEAR * trial.seconds:
             break
         if (found or not must) and not trial.room_for(one.plan, one.micro_batches, left):
             left_out.append(f"{one.plan} (no time to simulate it)")
             waiting.append(one)
             continue
+        if share < 1:  # what has begun is not thrown away because this part of the time ends
+            end = max(end, deadline.elapsed + most_left)
         try:
             seconds = trial.of(one.plan)
         except BudgetExhausted:
@@ -192,6 +191,7 @@ def best_of_grid(
     return GridResult(
         trial.best, trial.strategy, trial.seconds, counts[0], counts[1], tuple(pairs), trial.refused, tuple(left_out[:5]),
         deadline.elapsed - begin, trial.pace, tuple(trial.history), trial.spare, tuple(by_price(waiting)),
+        frozenset(trial.tried),
     )
 
 
@@ -219,7 +219,9 @@ def _order(
             yield one
     plans, counts[0] = grid.plans(part(must and trial.best is None))  # of what the first plan has left
     counts[1] = len(plans)
-    yield from varied([one for one in plans if one.plan != first], lambda: trial.simulated, lambda: trial.refused)
+    left = soonest_first([one for one in plans if one.plan != first], lambda one: trial.work(one.plan, one.micro_batches))
+    # The closed form leaves out short-lived arrays: a plan that lacks memory by it is likely to lack it.
+    yield from varied(left, lambda: trial.simulated, lambda: trial.refused, grid.memory_bytes)
 
 
 def soon_first(plans: Iterator[PricedPlan], trial: PlanTrial, left: Callable[[], float]) -> Iterator[PricedPlan]:
@@ -267,6 +269,7 @@ class PlanTrial:
         self.spare = inf
         """Bytes that the best plan leaves of the memory, on the device that has the fewest left."""
         self.seconds, self.refused, self.simulated = inf, 0, 0
+        self.tried: set[HybridPlan] = set()
         self.pace = Pace()
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
         self._exchanges = 4 * sum(node.operator.kind == "dispatch" for node in evaluator.graph)  # there and back, twice
@@ -279,12 +282,13 @@ class PlanTrial:
     def begin_at(self, found: GridResult) -> None:
         """Continue from the result of a grid."""
         self.best, self.strategy, self.seconds, self.spare = found.best, found.strategy, found.seconds, found.spare
-        self.pace = found.pace
+        self.pace, self.tried = found.pace, set(found.tried)
 
     def of(self, plan: HybridPlan) -> float:
         """Return the seconds of a step. Raises BudgetExhausted if the time ends meanwhile, ValueError if the plan does not fit
         the network, or takes far longer than expected (TooLongError)."""
         begin, count = self._clock.elapsed, self._micro_batches(plan)
+        self.tried.add(plan)
         most = max(LEAST_PATIENCE, PATIENCE * self.work(plan, count) * self.pace.of_a_piece)
         self._until = begin + most if isfinite(self._clock.seconds) else inf
         with paused_collector(), self.evaluator.interruptible(self._checkpoint):

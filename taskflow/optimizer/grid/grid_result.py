@@ -41,7 +41,8 @@ class GridResult:
     ``plans``: their number. ``fitting``: how many were found to fit in closed form, in the time that there was. ``simulated``:
     price and simulated seconds of each simulated plan. ``refused``: how many of these did not fit after all. ``left_out``: why
     others were not simulated. ``pace``: how long simulation took. ``history``: when each plan became the best.
-    ``spare``: bytes that the best one leaves of the memory. ``late``: plans for which there was no time, the best price first."""
+    ``spare``: bytes that the best one leaves of the memory. ``late``: plans for which there was no time, the best price first.
+    ``tried``: plans that were begun to be simulated."""
 
     best: HybridPlan | None
     strategy: Strategy | None
@@ -56,6 +57,7 @@ class GridResult:
     history: tuple[Improvement, ...] = ()
     spare: float = inf
     late: tuple[PricedPlan, ...] = ()
+    tried: frozenset[HybridPlan] = frozenset()
 
     @property
     def tau(self) -> float:

@@ -100,7 +100,7 @@ class MixedGrid(AnyGrid):
                 return
             with suppress(ValueError):  # the network cannot be cut so
                 for plan, count in self._plans_of(shape, places):
-                    if plan not in seen and self._takes(plan):
+                    if plan not in seen and self.takes(plan):
                         seen.add(plan)
                         yield plan, count
 
@@ -238,7 +238,7 @@ class MixedGrid(AnyGrid):
 
     def _on_the_same(self, plan: HybridPlan, found: Iterable[HybridPlan]) -> Iterator[HybridPlan]:
         """Those that use the same devices, with layers distributed where their stages are open; then other shares of samples."""
-        return filter(self._takes, chain(self._dealt_anew(plan, found), self._other_shares(plan)))
+        return filter(self.takes, chain(self._dealt_anew(plan, found), self._other_shares(plan)))
 
     def _dealt_anew(self, plan: HybridPlan, found: Iterable[HybridPlan]) -> Iterator[HybridPlan]:
         same = plan.tensor, plan.context, plan.pipeline, plan.data or len(plan.shares)

@@ -15,7 +15,7 @@ from taskflow.optimizer.grid.grid import SIMULATED, PlanTrial, best_of_grid, spa
 from taskflow.optimizer.grid.grid_result import GridResult
 from taskflow.optimizer.grid.memory import MARGIN
 from taskflow.optimizer.grid.plans import held_bytes
-from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, by_price
+from taskflow.optimizer.grid.priced import NEARLY, AnyGrid, PricedPlan, by_price
 from taskflow.optimizer.grid.recompute_to_fit import LIMIT
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
@@ -28,7 +28,6 @@ LOOKS, LEAST_LOOKS = 100, 2000
 """Plans in closed form for each proposal of a budget, and in any case: among these are all that people often use."""
 GRID_LOOKS = 0.5  # of these, for the grid
 FIT_SHARE = 0.5  # of the time after the grid, for plans that recompute as much as memory requires
-NEARLY = 1.02  # times the seconds that are expected of the fastest
 WORTH = 0.97  # times the best seconds so far: a plan of such a price may take all of the time that is left
 MOST_FITTED = 3  # simulations of one of these, each with the memory that the one before left
 DESCENT_SHARE = 0.3  # of the time after the grid, for descents by price
@@ -68,15 +67,14 @@ def plan_search(
     ``make``: makes a plan's strategy (`Allowed.strategy`). Ctrl-C ends it with the best plan so far; it is raised if there is
     none."""
     search = _PlanSearch(evaluator, options, grid, share, make, begun)
-    found = search.found()
-    result, deadline = found.result, search.deadline
-    if result is None or result.stopped != "stalled" or grid.whole or not isfinite(deadline.seconds) or not result.strategy.plan:
-        return found
-    if (left := search.end - deadline.elapsed) <= GOES_ON * deadline.seconds:
-        return found
-    best = Begun(result.strategy.plan, result.strategy, result.seconds, spare_of(search.lacks, result.strategy))
-    again = _PlanSearch(evaluator, options, grid, left / deadline.left, make, (*begun, best), again=True)
-    return _joined(found, again.found())
+    found, deadline = search.found(), search.deadline
+    while (result := found.result) is not None and result.stopped == "stalled" and not grid.whole and result.strategy.plan:
+        if not isfinite(deadline.seconds) or (left := search.end - deadline.elapsed) <= GOES_ON * deadline.seconds:
+            break
+        best = Begun(result.strategy.plan, result.strategy, result.seconds, spare_of(search.lacks, result.strategy))
+        again = _PlanSearch(evaluator, options, grid, left / deadline.left, make, (*begun, best), again=True)
+        found = _joined(found, again.found())
+    return found
 
 
 def _joined(found: PlansFound, again: PlansFound) -> PlansFound:
@@ -152,6 +150,7 @@ class _PlanSearch:
                     self._from(trial, one.plan, one.seconds, one.spare)
                 if self.grid.whole or self.again:  # else what has not been looked at comes first
                     self._late(trial)
+                    self._rest(trial)
                 stopped = "stalled"
             except BudgetExhausted:
                 pass
@@ -214,6 +213,21 @@ class _PlanSearch:
             ]
             before = trial.simulated, trial.seconds
             self._simulate(trial, by_price(plans), self.end + (OVERTIME - 1) * max(0.0, self.end - self.deadline.elapsed))
+            if trial.seconds < before[1]:
+                self._from(trial, trial.best, trial.seconds, trial.spare)
+            elif trial.simulated == before[0]:
+                return
+
+    def _rest(self, trial: PlanTrial) -> None:
+        """Simulate what is left of the plans that fit in closed form, as long as it may be faster, and climb from what is faster.
+        BudgetExhausted when time or proposals end."""
+        while True:
+            before = trial.simulated, trial.seconds
+            left = [
+                one for one in self.grid.fitting if one.seconds < trial.seconds and one.plan not in trial.tried
+                and one.memory.nbytes <= self.grid.memory_bytes
+            ]  # fmt: skip
+            self._simulate(trial, left, self.end)
             if trial.seconds < before[1]:
                 self._from(trial, trial.best, trial.seconds, trial.spare)
             elif trial.simulated == before[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from taskflow.rules import UpdateRule
 PRICED = 256  # plans at a time, so that little of the time is taken beyond its end; more are hardly quicker to price
 TOO_LARGE = 3.0  # times the memory: plans that need more do not come to fit by a few changes
 ALIKE = 2  # plans of one t, c, p and e, with or without stage 3, that are simulated before others
+NEARLY = 1.02  # times the seconds that are expected of the fastest: so near, prices do not tell which plan is faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class AnyGrid(ABC):
         takes: Callable[[HybridPlan], bool] | None,
     ) -> None:
         self.graph, self.machine, self.rule, self.batch = graph, machine, rule, samples(graph)
-        self._takes = takes or (lambda plan: True)
+        self.takes = takes or (lambda plan: True)
         self.memory_bytes = min(processor.memory_bytes for processor in machine.processors)
         self.fitting: list[PricedPlan] = []
         self.refused: list[PricedPlan] = []
@@ -145,6 +147,17 @@ def by_price(plans: Iterable[PricedPlan]) -> list[PricedPlan]:
     return sorted(plans, key=lambda one: (one.seconds, one.memory.nbytes, str(one.plan)))
 
 
+def soonest_first(plans: Sequence[PricedPlan], work: Callable[[PricedPlan], int]) -> list[PricedPlan]:
+    """Return plans by price, but of those whose prices are nearly the same, the one that is simulated soonest first. ``work``: what
+    simulating a plan takes (`PlanTrial.work`)."""
+    left, found = by_price(plans), list[PricedPlan]()
+    while left:
+        near = bisect_right(left, NEARLY * left[0].seconds, key=lambda one: one.seconds)
+        found += sorted(left[:near], key=lambda one: (work(one), one.seconds))
+        left = left[near:]
+    return found
+
+
 def _surely_huge(plan: HybridPlan, count: int, huge: Collection[HybridPlan]) -> bool:
     """Whether a plan that needs no more is among those that need far too much: in smaller micro-batches (of several: of one no
     sums of gradients are kept), or with the state by shares."""
@@ -156,15 +169,15 @@ def _surely_huge(plan: HybridPlan, count: int, huge: Collection[HybridPlan]) -> 
 
 
 def varied(
-    plans: Sequence[PricedPlan], simulated: Callable[[], int], refused: Callable[[], int] = lambda: 0
+    plans: Sequence[PricedPlan], simulated: Callable[[], int], refused: Callable[[], int] = lambda: 0, lacking: float = inf
 ) -> Iterator[PricedPlan]:
     """The plans by price, but only the first `ALIKE` for each choice of t, c, p and e, with and without ZeRO's stage 3, then the
     others. Prices of plans that differ only in micro-batches or other sharding are soon too close to tell apart. ``simulated``:
     how many plans have been so far; one for which there is no time does not count as one of its kind, so that others, of fewer
     stages or micro-batches, have their turn. ``refused``: how many have not fitted the memory; such a plan does not count either,
-    and those that need as much in closed form come last."""
+    and those that need as much in closed form, or ``lacking`` bytes, come last."""
     seen: Counter[object] = Counter()
-    left, lacking = [(one, _arrangement(one.plan)) for one in plans], inf
+    left = [(one, _arrangement(one.plan)) for one in plans]
     for small, fresh in ((True, True), (True, False), (False, True), (False, False)):
         later = []  # what comes in none of these turns will not come in it later either
         for one, kind in left:

@@ -1,5 +1,5 @@
 """Recomputation that fits: how many layers of each stage compute how much again, and how many layers each stage has, such that
-the slowest rank is as fast as memory permits.
+the slowest rank is as fast as memory permits. Some frameworks compute the same number of first layers of each stage again.
 
 Layers are alike. So each level of recomputation saves the same bytes in every layer, for the same seconds. A rank takes the
 levels with the most seconds for their bytes first, until its memory is full. A later rank keeps fewer micro-batches, so it
@@ -8,10 +8,12 @@ recomputes less, and gets more layers.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from itertools import cycle, islice
 from math import inf
 
 import numpy as np
@@ -53,7 +55,7 @@ def fitted(
 ) -> list[PricedPlan]:
     """Return plans with as much recomputed as memory requires, the cheapest first. Looks at all degrees of the grid, whether they
     fit or not, the quickest without recomputation first, until none can be faster than the plans found or ``known`` seconds, or
-    ``most`` were looked at. ``over``: whether to end."""
+    ``most`` were looked at. ``over``: whether to end. Nothing if a framework recomputes all layers alike."""
     found: list[PricedPlan] = []
     best: dict[int, float] = {}  # by stage of ZeRO: prices of one stage are off alike, those of two are not
     looked = Counter[int]()
@@ -63,9 +65,11 @@ def fitted(
         kind = shape.plan.zero
         if looked[kind] >= most or shape.seconds >= min(known, best.get(kind, inf)):
             continue
+        if not looked[kind] and _form(grid, shape.plan) is None:
+            break
         looked[kind] += 1
         one = fit(grid, shape.plan, shape.micro_batches)
-        if one is not None:
+        if one is not None and grid.takes(one.plan):
             found.append(one)
             best[kind] = min(best.get(kind, inf), one.seconds)
     return sorted(found, key=lambda one: (one.seconds, str(one.plan)))
@@ -81,13 +85,49 @@ def _shapes(grid: AnyGrid) -> list[PricedPlan]:
 def fit(
     grid: AnyGrid, plan: HybridPlan, micro_batches: int, limits: Sequence[float] = ()
 ) -> PricedPlan | None:
-    """Return the plan with these degrees whose slowest rank is as fast as can be, of those that fit. ``limits``: by rank, the bytes
-    that it may need in closed form; if not given, `LIMIT` of the memory. None if none fits."""
-    sums, plan = grid.sums, plan
-    plan = replace(plan, recompute_layers=(), recompute="none")
-    if not sums.layers:
+    """Return the plan with these degrees whose slowest rank is as fast as can be, of those that fit and that the grid takes.
+    ``limits``: by rank, the bytes that it may need in closed form; if not given, `LIMIT` of the memory. None if none fits."""
+    sums, plan = grid.sums, replace(plan, recompute_layers=(), recompute="none")
+    if not sums.layers or (form := _form(grid, plan)) is None:
         return None
-    limits = limits or (LIMIT * grid.memory_bytes,) * plan.pipeline
+    return form(grid, plan, micro_batches, limits or (LIMIT * grid.memory_bytes,) * plan.pipeline)
+
+
+_Form = Callable[[AnyGrid, HybridPlan, int, Sequence[float]], PricedPlan | None]
+
+
+def _form(grid: AnyGrid, plan: HybridPlan) -> _Form | None:
+    """How layers of a plan may recompute: each as it likes, or the same number of first ones of each stage. None: all alike."""
+    if grid.takes(replace(plan, recompute_layers=tuple(islice(cycle(grid.sums.levels), grid.sums.layers)))):
+        return _each_layer
+    return _first_layers if grid.takes(_first_again(grid.sums, plan, 1)) else None
+
+
+def _first_again(sums: PlanSums, plan: HybridPlan, many: int) -> HybridPlan:
+    """The plan in which so many first layers of each stage compute all of a layer again."""
+    whole = sums.all_of_a_layer
+    levels = tuple(whole if i < many else "none" for count in layers_of_stages(plan, sums) for i in range(count))
+    if len(set(levels)) == 1:
+        return replace(plan, recompute=levels[0], recompute_layers=())
+    return replace(plan, recompute_layers=levels)
+
+
+def _first_layers(grid: AnyGrid, plan: HybridPlan, micro_batches: int, limits: Sequence[float]) -> PricedPlan | None:
+    """`fit` where a framework computes the same number of first layers of each stage again."""
+
+    def lacks(many: int) -> bool:
+        memories = rank_memories(grid.sums, _first_again(grid.sums, plan, many), micro_batches)
+        return any(memory.nbytes > limit for memory, limit in zip(memories, limits))
+
+    most = max(layers_of_stages(plan, grid.sums))
+    if (many := bisect_left(range(most + 1), True, key=lambda many: not lacks(many))) > most:
+        return None
+    return _priced(grid, _first_again(grid.sums, plan, many), micro_batches)
+
+
+def _each_layer(grid: AnyGrid, plan: HybridPlan, micro_batches: int, limits: Sequence[float]) -> PricedPlan | None:
+    """`fit` where each layer may compute another part again."""
+    sums = grid.sums
     counts = layers_of_stages(plan, sums)
     each = _levels(plan, sums, counts)
     ranks = _ranks(plan, sums, counts, micro_batches, each)
@@ -104,8 +144,11 @@ def fit(
     found = replace(plan, recompute_layers=levels, stages=() if even else new)
     if len(set(levels)) == 1:
         found = replace(found, recompute_layers=(), recompute=levels[0])
-    price = grid.prices(found, micro_batches)
-    return PricedPlan(found, micro_batches, price, memory_of_plan(sums, found, micro_batches))
+    return _priced(grid, found, micro_batches)
+
+
+def _priced(grid: AnyGrid, plan: HybridPlan, micro_batches: int) -> PricedPlan:
+    return PricedPlan(plan, micro_batches, grid.prices(plan, micro_batches), memory_of_plan(grid.sums, plan, micro_batches))
 
 
 def refitted(grid: AnyGrid, one: PricedPlan, spare: Sequence[float]) -> PricedPlan | None:
@@ -117,7 +160,7 @@ def refitted(grid: AnyGrid, one: PricedPlan, spare: Sequence[float]) -> PricedPl
         for rank, memory in enumerate(rank_memories(grid.sums, one.plan, one.micro_batches))
     ]
     found = fit(grid, one.plan, one.micro_batches, limits)
-    if found is None or found.plan == one.plan:
+    if found is None or found.plan == one.plan or not grid.takes(found.plan):
         return None
     return found if min(spare) < 0 or found.seconds < one.seconds else None
 

@@ -41,6 +41,7 @@ from taskflow.optimizer.grid import (
     memory_of_plan,
     neighbours,
     quick_neighbours,
+    soonest_first,
     varied,
 )
 from taskflow.optimizer.grid.grid import STARTING, TooLongError
@@ -103,6 +104,57 @@ def test_the_work_of_plans_that_are_not_folded_is_that_of_all_pieces() -> None:
     assert is_small(pieces[0]) and not is_small(pieces[1])
     assert 0.9 * pieces[0] < trial.work(few, 1) < 1.3 * pieces[0]
     assert trial.work(many, 16) < 0.1 * pieces[1]
+
+
+def test_of_plans_with_nearly_the_same_price_the_one_that_is_simulated_soonest_comes_first() -> None:
+    need = PlanMemory(1.0, 0.0, 0.0, 0.0)
+    plans = [PricedPlan(HybridPlan(data=d), 1, seconds, need) for d, seconds in ((1, 1.0), (2, 1.01), (4, 1.019), (8, 1.03))]
+    work = {1: 5, 2: 7, 4: 3, 8: 1}
+    assert [one.plan.data for one in soonest_first(plans[::-1], lambda one: work[one.plan.data or 1])] == [4, 1, 2, 8]
+
+
+def test_plans_that_lack_memory_in_closed_form_are_simulated_after_all_others() -> None:
+    plans = [
+        PricedPlan(HybridPlan(tensor=t, data=1), 1, t / 8, PlanMemory(nbytes, 0.0, 0.0, 0.0))
+        for t, nbytes in ((1, 120.0), (2, 80.0), (4, 101.0), (8, 60.0))
+    ]  # fmt: skip
+    assert [one.plan.tensor for one in varied(plans, lambda: 0, lacking=100.0)] == [2, 8, 1, 4]
+
+
+def test_a_simulation_that_the_grid_has_begun_may_end_after_the_grids_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 s the grid has 30; its second simulation begins at 20 s and takes 20, where 10 were expected."""
+    graph, cluster, clock, of = network(batch=16), machine(4), [0.0], PlanTrial.of
+
+    def slow(trial: PlanTrial, plan: HybridPlan) -> float:
+        clock[0] += 20.0
+        trial._until = inf
+        trial._checkpoint()
+        return of(trial, plan)
+
+    monkeypatch.setattr(PlanTrial, "of", slow)
+    monkeypatch.setattr(PlanTrial, "work", lambda trial, plan, count: 1)
+    monkeypatch.setattr(PlanTrial, "promises", lambda trial, seconds: False)
+    monkeypatch.setattr(PlanTrial, "room_for", lambda trial, plan, count, seconds: seconds >= 10)
+    monkeypatch.setattr(PlanGrid, "usual", lambda grid, over: grid.plans()[0][-1:])
+    deadline = Deadline(100.0, lambda: clock[0])
+    found = best_of_grid(make_evaluator(graph, cluster, rule=RULE), deadline=deadline, share=0.3)
+    assert len(found.simulated) == 2 and clock[0] == 40.0
+
+
+def test_a_search_with_time_left_goes_on_with_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the grid's own share is one plan, and nothing else is changed."""
+    graph, cluster, module = network(batch=16), machine(4), import_module("taskflow.optimizer.grid.plan_search")
+    for name in ("_split", "_fit", "_descend", "_from"):
+        monkeypatch.setattr(module._PlanSearch, name, lambda *_: None)
+    monkeypatch.setattr(module, "SIMULATED", 1)
+    grid = PlanGrid(graph, cluster, RULE)
+    options = SearchOptions(Budget(seconds=1000.0), deadline=Deadline(1000.0))
+    evaluator = make_evaluator(graph, cluster, rule=RULE)
+    result = module.plan_search(evaluator, options, grid).result
+    assert result is not None and result.stopped == "stalled" and result.proposals > 2
+    left = [one for one in grid.fitting if one.seconds < result.seconds and one.memory.nbytes <= grid.memory_bytes]
+    for one in left[:12]:
+        assert evaluator.set(map_graph(HybridParallel(one.plan), graph, cluster)) >= result.seconds
 
 
 def test_after_a_plan_that_lacks_memory_those_that_need_less_come_first() -> None:
@@ -295,7 +347,7 @@ def test_a_plan_that_is_worth_it_may_take_all_time_that_is_left(
     monkeypatch.setattr(PlanTrial, "room_for", lambda trial, plan, count, seconds: seconds >= 40)
     monkeypatch.setattr(PlanTrial, "promises", lambda trial, seconds: False)
     monkeypatch.setattr(PlanGrid, "usual", lambda grid, over: grid.plans()[0][-1:])
-    for name in ("_descend", "_from", "_late"):
+    for name in ("_descend", "_from", "_late", "_rest"):
         monkeypatch.setattr(module._PlanSearch, name, lambda *_: None)
     monkeypatch.setattr(module, "WORTH", worth)
     options = SearchOptions(Budget(seconds=100.0), deadline=Deadline(100.0, lambda: clock[0]))

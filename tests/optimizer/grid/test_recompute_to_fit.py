@@ -94,6 +94,32 @@ def test_fitted_plans_fit_and_are_quicker_than_the_grids() -> None:
     assert fitted(scarce, lambda: True) == []
 
 
+@pytest.mark.parametrize("plan", [
+    HybridPlan(data=4, micro_batch=1, zero=1), HybridPlan(pipeline=2, data=2, micro_batch=1, virtual=2),
+    HybridPlan(pipeline=2, data=2, micro_batch=1, stages=(3, 5)),
+])  # fmt: skip
+def test_where_only_first_layers_of_stages_recompute_as_few_do_as_memory_requires(plan: HybridPlan) -> None:
+    """As in Megatron-LM (`first_again`); a framework that knows all or none is offered no plan."""
+    free, count = grid(), 16 // plan.samples_a_pass
+    dealt = layers_of_stages(plan, free.sums)
+
+    def first(many: int) -> HybridPlan:
+        levels = tuple("full" if i < many else "none" for layers in dealt for i in range(layers))
+        return replace(plan, recompute_layers=levels) if len(set(levels)) > 1 else replace(plan, recompute=levels[0])
+
+    known = [first(many) for many in range(max(dealt) + 1)]
+    one = PlanGrid(free.graph, free.machine, RULE, lambda plan: not plan.recompute_layers or plan in known)
+    needs = [memory_of_plan(one.sums, of, count).nbytes for of in known]
+    assert needs == sorted(needs, reverse=True)
+    for many, nbytes in enumerate(needs):
+        found = fit(one, plan, count, [nbytes] * plan.pipeline)
+        assert found is not None and found.plan == known[many] and found.memory.nbytes == nbytes
+    assert fit(one, plan, count, [0.99 * needs[-1]] * plan.pipeline) is None
+    alike = PlanGrid(free.graph, machine(4, 4_000_000_000), RULE, lambda plan: not plan.recompute_layers)
+    alike.plans()
+    assert fit(alike, plan, count, [needs[0]] * plan.pipeline) is None and fitted(alike, lambda: False) == []
+
+
 def test_what_is_fitted_in_closed_form_is_near_what_is_planned() -> None:
     """So that one or two simulations fill the memory; and `spare` says what is left of it."""
     one = grid(batch=8, layers=6)
