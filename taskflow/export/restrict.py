@@ -39,7 +39,7 @@ TRIES = 2
 DEGREES, PIPELINES = ("tensor", "context", "experts"), ("pipeline", "virtual", "schedule")  # choices alike for all degrees
 CHOICES = (*DEGREES, "zero", "recompute", "overlap", "prefetch", "split", *PIPELINES)
 """Words of plans that a framework may not have whatever the others say; those that take longest to look at come last."""
-BESIDE = {"virtual": ("pipeline",), "schedule": ("pipeline", "virtual"), "overlap": ("zero",), "prefetch": ("zero",)}
+BESIDE = {"virtual": ("pipeline",), "schedule": ("pipeline", "virtual"), "prefetch": ("zero",)}
 """Words that a choice needs beside it."""
 
 
@@ -252,6 +252,8 @@ class Expressible:
             return None
         chosen: dict[str, Any] = {name: 2 if name in DEGREES else value}
         chosen |= {word: getattr(plan, word) for word in BESIDE.get(name, ())}
+        if name == "overlap":  # of all layers, if some are at stage 3
+            chosen["zero"] = min(plan.zero, 2)
         if plan.zero and self.target not in ("torch", "jax"):  # where a look takes seconds
             chosen.setdefault("zero", 1)
         return self._sized(HybridPlan(**chosen), several=True)

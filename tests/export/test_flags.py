@@ -130,6 +130,21 @@ def test_megatron_computes_first_layers_of_each_stage_again(plan: str, many: int
         assert not target(other, graph).may_have(parse_plan(plan), lambda: False)
 
 
+@pytest.mark.parametrize("plan,having", [
+    ("p2 d4 mb1 v2 schedule=zbv", {"torchtitan"}), ("p2 d4 mb1 schedule=gpipe", {"torchtitan"}), ("d8 mb2 split=2", set()),
+    ("d8 mb1 zero1 overlap=all", {"megatron", "torchtitan"}), ("d8 mb1 overlap=all zero=1*1,3*7", set()),
+    ("d8 mb1 zero3 prefetch=1", set()), ("p2 d4 mb1 v2", {"megatron", "torchtitan"}),
+])
+def test_what_no_plan_of_a_framework_has_is_known_without_the_plan(plan: str, having: set[str]) -> None:
+    """So that a search does not spend its simulations on it."""
+    graph = gpt()
+    for name in ("megatron", "torchtitan", "deepspeed"):
+        framework = target(name, graph)
+        assert framework.has(parse_plan(plan), lambda: False) is (name in having)
+        if name not in having and "zero=" not in plan:
+            assert not framework.may_have(parse_plan(plan), lambda: False)
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
 @pytest.mark.parametrize("plan", [
     *PLANS, "d8 mb1 zero3 recompute=alternate", "p4 d2 mb1 schedule=gpipe", "p4 d2 mb1 schedule=zb-h1", "p2 d4 mb1 schedule=zbv",
