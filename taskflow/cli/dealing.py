@@ -89,6 +89,6 @@ def _as_it_is(problem: Problem, found: SearchResult, budget: Budget) -> list[tup
         strategy = map_graph(HybridParallel(str(found.strategy.plan)), problem.graph, problem.machine)
         with problem.evaluator.interruptible(Deadline(AGAIN * budget.seconds).check):
             seconds = problem.evaluator.set(strategy)
-        return [] if problem.memory_check(strategy) else [(problem, replace(found, strategy=strategy, seconds=seconds))]
+        return [] if problem.memory_check(strategy) else [(problem, replace(found, strategy=strategy, seconds=seconds, fit=()))]
     except (BudgetExhausted, TooManyTasksError, ValueError):
         return []

@@ -43,8 +43,9 @@ def next_best(
     problem: Problem, found: SearchResult, rows: Sequence[dict[str, Any]], count: int, space: SpaceOptions, target: str | None,
     deadline: Deadline,
 ) -> list[tuple[Strategy, float]]:
-    """Return the ``count`` fastest plans after ``found`` with their seconds: of usual plans, known mappers and the best of the
-    grid, those that fit and that a framework can express. No two have the same degrees, stage of ZeRO and recomputation."""
+    """Return the ``count`` fastest plans after ``found`` with their seconds: of those that the search found to fit, which are not
+    simulated again, of usual plans, known mappers and the best of the grid, those that fit and that a framework can express. No
+    two have the same degrees, stage of ZeRO and recomputation."""
 
     def over() -> bool:
         return deadline.expired
@@ -52,6 +53,12 @@ def next_best(
     evaluator, framework = problem.evaluator, target_named(target, problem.graph) if target is not None else None
     lacks, seen = refusal(problem.memory_check, framework), {_kind(problem, found.strategy)}
     best: list[tuple[Strategy, float]] = []
+    allowed = Allowed(problem.graph, problem.machine, space, framework)
+    for plan, seconds in sorted(dict(found.fit).items(), key=lambda one: one[1]):
+        strategy = allowed.strategy(plan)
+        if seconds > found.seconds and (kind := _kind(problem, strategy)) not in seen:
+            seen.add(kind)
+            best.append((strategy, seconds))
     allowed = Allowed(problem.graph, problem.machine, space, framework, over)
     for make in _candidates(problem, found.grid, rows, TRIED * count, allowed, over):
         try:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from taskflow.mapper import Strategy
+from taskflow.mapper import HybridPlan, Strategy
 from taskflow.wording import listed, milliseconds, sentence
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class SearchResult:
     - ``phases``: what each part of the search did (`taskflow.optimizer.phases`).
     - ``grid``: that of the plans in notation which were searched, with the prices found so far; None if none were.
     - ``best_of_grid``: what was found of it before any plan was changed.
+    - ``fit``: plans in notation that fit, with their seconds: each was the best for a time.
     """
 
     strategy: Strategy
@@ -129,6 +130,7 @@ class SearchResult:
     phases: tuple[PhaseReport, ...] = ()
     grid: AnyGrid | None = field(default=None, repr=False, compare=False)
     best_of_grid: GridResult | None = field(default=None, repr=False, compare=False)
+    fit: tuple[tuple[HybridPlan, float], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def gap(self) -> float | None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from taskflow.cli.main import main
 from taskflow.cli.next_best import next_best
 from taskflow.cli.problem import make_problem
-from taskflow.mapper import choose
+from taskflow.mapper import choose, parse_plan
 from taskflow.optimizer import Deadline, SearchResult, search
 from taskflow.optimizer.space import SpaceOptions
 
@@ -51,6 +51,19 @@ def test_the_grid_that_was_searched_is_used_again(monkeypatch: pytest.MonkeyPatc
     anew = plans(replace(found, grid=None))
     monkeypatch.setattr("taskflow.cli.next_best.make_grid", None)
     assert anew and plans(found) == anew
+
+
+def test_plans_that_the_search_found_to_fit_are_not_simulated_again() -> None:
+    """On thousands of devices there is no time to, nor to price others."""
+    made = make_problem("gpt-2", "h100", 4, 16, "paper", "adam", settings={"layers": "4"})
+    found = search(made.graph, made.machine, budget="60p", use=made.evaluator, memory=made.memory_check)
+    known = dict(found.fit)
+    assert found.strategy.plan in known and known[found.strategy.plan] == found.seconds == min(known.values())
+    some = (("d2 p2 mb1", 3.0), ("d4 mb1 zero1", 2.0), ("t2 d2 mb1", 4.0), ("t2 d2 mb2", 5.0))
+    more = replace(found, fit=(*found.fit, *((parse_plan(words), seconds * found.seconds) for words, seconds in some)))
+    plans = next_best(made, more, [], 9, SpaceOptions(), None, Deadline(1e-9))
+    seconds = [seconds / found.seconds for strategy, seconds in plans]
+    assert seconds == sorted(seconds) and [one for one in seconds if one in (2.0, 3.0, 4.0, 5.0)] == [2.0, 3.0, 4.0]
 
 
 def test_constraints_hold_and_networks_without_layers_have_known_mappers(tmp_path: Path) -> None:

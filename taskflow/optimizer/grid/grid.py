@@ -191,7 +191,7 @@ def best_of_grid(
     return GridResult(
         trial.best, trial.strategy, trial.seconds, counts[0], counts[1], tuple(pairs), trial.refused, tuple(left_out[:5]),
         deadline.elapsed - begin, trial.pace, tuple(trial.history), trial.spare, tuple(by_price(waiting)),
-        frozenset(trial.tried),
+        frozenset(trial.tried), tuple(trial.fit),
     )
 
 
@@ -270,6 +270,8 @@ class PlanTrial:
         """Bytes that the best plan leaves of the memory, on the device that has the fewest left."""
         self.seconds, self.refused, self.simulated = inf, 0, 0
         self.tried: set[HybridPlan] = set()
+        self.fit: list[tuple[HybridPlan, float]] = []
+        """Plans that fit, with their seconds: each was the fastest when it was simulated."""
         self.pace = Pace()
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
         self._exchanges = 4 * sum(node.operator.kind == "dispatch" for node in evaluator.graph)  # there and back, twice
@@ -282,7 +284,7 @@ class PlanTrial:
     def begin_at(self, found: GridResult) -> None:
         """Continue from the result of a grid."""
         self.best, self.strategy, self.seconds, self.spare = found.best, found.strategy, found.seconds, found.spare
-        self.pace, self.tried = found.pace, set(found.tried)
+        self.pace, self.tried, self.fit = found.pace, set(found.tried), list(found.fit)
 
     def of(self, plan: HybridPlan) -> float:
         """Return the seconds of a step. Raises BudgetExhausted if the time ends meanwhile, ValueError if the plan does not fit
@@ -300,6 +302,7 @@ class PlanTrial:
                     self.refused += 1
                 else:
                     self.best, self.strategy, self.seconds = plan, strategy, seconds
+                    self.fit.append((plan, seconds))
                     self.spare = spare_of(self.lacks, strategy)
                     self.evaluator.keep()
                     self.history.append(Improvement(self.simulated, self._clock.elapsed, seconds))

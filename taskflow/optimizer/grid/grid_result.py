@@ -42,7 +42,7 @@ class GridResult:
     price and simulated seconds of each simulated plan. ``refused``: how many of these did not fit after all. ``left_out``: why
     others were not simulated. ``pace``: how long simulation took. ``history``: when each plan became the best.
     ``spare``: bytes that the best one leaves of the memory. ``late``: plans for which there was no time, the best price first.
-    ``tried``: plans that were begun to be simulated."""
+    ``tried``: plans that were begun to be simulated. ``fit``: plans that fit, with their seconds: each was the best for a time."""
 
     best: HybridPlan | None
     strategy: Strategy | None
@@ -58,6 +58,7 @@ class GridResult:
     spare: float = inf
     late: tuple[PricedPlan, ...] = ()
     tried: frozenset[HybridPlan] = frozenset()
+    fit: tuple[tuple[HybridPlan, float], ...] = ()
 
     @property
     def tau(self) -> float:

@@ -87,6 +87,7 @@ def _joined(found: PlansFound, again: PlansFound) -> PlansFound:
         min(one, other, key=lambda result: result.seconds), history=(*one.history, *history), stopped=other.stopped,
         proposals=one.proposals + other.proposals, accepted=one.accepted + other.accepted, refused=one.refused + other.refused,
         search_seconds=other.search_seconds, left_out=tuple(dict.fromkeys((*one.left_out, *other.left_out))),
+        fit=(*one.fit, *other.fit),
     )
     return PlansFound(result, min(found.grid, again.grid, key=lambda grid: grid.seconds), found.proposals + again.proposals)
 
@@ -165,7 +166,7 @@ class _PlanSearch:
         return SearchResult(
             strategy, trial.seconds, {"grid": best.seconds} if best.best is not None else {}, tuple(self.history), proposals,
             self.accepted, self.deadline.elapsed, self.options.seed, "guided", stopped, refused=best.refused + trial.refused,
-            left_out=tuple(self.left_out),
+            left_out=tuple(self.left_out), fit=tuple(trial.fit),
         )
 
     def _descend(self, trial: PlanTrial) -> None:
@@ -388,4 +389,5 @@ def joined(first: SearchResult, second: SearchResult, proposals: int) -> SearchR
         proposals=second.proposals + proposals, accepted=first.accepted + second.accepted, refused=first.refused + second.refused,
         lower_bound=min(second.lower_bound, best.seconds) if best is second else 0.0, local=second.local and best is second,
         optimal=False, left_out=(*first.left_out, *second.left_out), lacking=(*first.lacking, *second.lacking),
+        fit=(*first.fit, *second.fit),
     )
