@@ -210,8 +210,8 @@ class Expressible:
         self.known: dict[HybridPlan, bool] = {}
         self.layers: dict[tuple[object, ...], bool] = {}
         # By the choice that plans share, such as that of all pipelines, and whether weights are in shares beside it.
-        self.refused: Counter[tuple[str, int]] = Counter()
-        self.had: set[tuple[str, int]] = set()
+        self.refused: Counter[tuple[object, ...]] = Counter()
+        self.had: set[tuple[object, ...]] = set()
 
     def __call__(self, plan: HybridPlan) -> bool:
         return self.may_have(plan) and self._can(self._small(plan))
@@ -225,7 +225,8 @@ class Expressible:
             one = self._alone(plan, name)
             if one is None:
                 continue
-            key = name if name in ("pipeline", "virtual") else f"{name}={getattr(one, name)}", one.zero
+            few = name in PIPELINES and self._count(plan) < plan.pipeline  # micro-batches, with which some have no pipeline
+            key = name if name in ("pipeline", "virtual") else f"{name}={getattr(one, name)}", one.zero, few
             if self.refused[key] >= TRIES and key not in self.had:
                 return False
             new = one not in self.known
@@ -247,25 +248,29 @@ class Expressible:
     def _alone(self, plan: HybridPlan, name: str) -> HybridPlan | None:
         """Return the smallest plan that has one choice of a plan alone; None if the plan does not have it. Targets that are told
         words have some degrees only beside shares of weights (torchtitan's c), which are beside it if the plan has some."""
-        value = getattr(plan, name)
-        if value == getattr(HybridPlan(), name):
-            return None
+        value, usual = getattr(plan, name), HybridPlan()
+        if value == getattr(usual, name) or (name in PIPELINES[:2] and plan.schedule is not usual.schedule):
+            return None  # a schedule says it for its pipeline
         chosen: dict[str, Any] = {name: 2 if name in DEGREES else value}
         chosen |= {word: getattr(plan, word) for word in BESIDE.get(name, ())}
         if name == "overlap":  # of all layers, if some are at stage 3
             chosen["zero"] = min(plan.zero, 2)
         if plan.zero and self.target not in ("torch", "jax"):  # where a look takes seconds
             chosen.setdefault("zero", 1)
-        return self._sized(HybridPlan(**chosen), several=True)
+        return self._sized(HybridPlan(**chosen), self._count(plan) if name in PIPELINES else 2)
 
     def _small(self, plan: HybridPlan) -> HybridPlan:
         """Return the smallest plan of the kind of a plan."""
-        return self._sized(plan, plan.micro_batch != self.batch // (plan.data or 1))
+        return self._sized(plan, self._count(plan))
 
-    def _sized(self, plan: HybridPlan, several: bool) -> HybridPlan:
-        """Return a plan with as few replicas and micro-batches as its choices need; ``several``: more than one micro-batch."""
+    def _count(self, plan: HybridPlan) -> int:
+        """Return the number of micro-batches of a plan."""
+        return max(1, self.batch // plan.samples_a_pass) if plan.micro_batch else self.batch
+
+    def _sized(self, plan: HybridPlan, most: int) -> HybridPlan:
+        """Return a plan with as few replicas and micro-batches as its choices need; of these at ``most`` so many."""
         data = max(plan.experts, 2 if plan.zero and plan.context == 1 else 1)
-        count = plan.pipeline if plan.pipeline > 1 else 1 + several
+        count = min(max(2, plan.pipeline), most)
         if self.batch % (data * count):
             return plan
         return replace(plan, data=data, micro_batch=self.batch // (data * count))

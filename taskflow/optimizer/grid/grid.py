@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import inf, isfinite
 
 from taskflow.collector import paused_collector
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine, PartOfMachine
-from taskflow.mapper import HybridParallel, HybridPlan, Strategy, layer_numbers, map_graph
+from taskflow.mapper import HybridParallel, HybridPlan, PipelineSchedule, Strategy, layer_numbers, map_graph
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
@@ -94,9 +95,17 @@ class PlanGrid(AnyGrid):
     def listed(self) -> list[tuple[HybridPlan, int]]:
         """Return all plans with their numbers of micro-batches, those with fewer unusual features first."""
         if not self._listed:
-            every = [one for one in self.sums.axes.plans() if self.takes(one[0])]
+            every = [(plan, count) for one, count in self.sums.axes.plans() if (plan := self._taken(one)) is not None]
             self._listed = sorted(every, key=lambda one: self.sums.axes.unusual(one[0]))
         return self._listed
+
+    def _taken(self, plan: HybridPlan) -> HybridPlan | None:
+        """The plan if the grid takes it, else under the first other schedule under which it does; None under none. A framework may
+        have a pipeline of few micro-batches under another schedule than 1F1B alone."""
+        if self.takes(plan) or plan.pipeline == 1:
+            return plan if self.takes(plan) else None
+        others = (replace(plan, schedule=one) for one in PipelineSchedule if one.chunks in (None, plan.virtual))
+        return next(filter(self.takes, others), None)
 
     def memory(self, plan: HybridPlan, count: int) -> PlanMemory:
         return memory_of_plan(self.sums, plan, count)
