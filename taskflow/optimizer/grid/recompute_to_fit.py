@@ -1,5 +1,6 @@
 """Recomputation that fits: how many layers of each stage compute how much again, and how many layers each stage has, such that
-the slowest rank is as fast as memory permits. Some frameworks compute the same number of first layers of each stage again.
+the slowest rank is as fast as memory permits. Some frameworks compute the same number of first layers of each stage again, or
+the same of all layers.
 
 Layers are alike. So each level of recomputation saves the same bytes in every layer, for the same seconds. A rank takes the
 levels with the most seconds for their bytes first, until its memory is full. A later rank keeps fewer micro-batches, so it
@@ -55,7 +56,7 @@ def fitted(
 ) -> list[PricedPlan]:
     """Return plans with as much recomputed as memory requires, the cheapest first. Looks at all degrees of the grid, whether they
     fit or not, the quickest without recomputation first, until none can be faster than the plans found or ``known`` seconds, or
-    ``most`` were looked at. ``over``: whether to end. Nothing if a framework recomputes all layers alike."""
+    ``most`` were looked at. ``over``: whether to end. Nothing if a framework recomputes only as plans of the grid do."""
     found: list[PricedPlan] = []
     best: dict[int, float] = {}  # by stage of ZeRO: prices of one stage are off alike, those of two are not
     looked = Counter[int]()
@@ -97,10 +98,14 @@ _Form = Callable[[AnyGrid, HybridPlan, int, Sequence[float]], PricedPlan | None]
 
 
 def _form(grid: AnyGrid, plan: HybridPlan) -> _Form | None:
-    """How layers of a plan may recompute: each as it likes, or the same number of first ones of each stage. None: all alike."""
+    """How layers of a plan may recompute: each as it likes, the same number of first ones of each stage, or all alike. None: all
+    alike, and only as plans of the grid do."""
     if grid.takes(replace(plan, recompute_layers=tuple(islice(cycle(grid.sums.levels), grid.sums.layers)))):
         return _each_layer
-    return _first_layers if grid.takes(_first_again(grid.sums, plan, 1)) else None
+    if grid.takes(_first_again(grid.sums, plan, 1)):
+        return _first_layers
+    others = set(grid.sums.levels).difference(grid.sums.axes.recompute)
+    return _all_alike if any(grid.takes(replace(plan, recompute=level)) for level in others) else None
 
 
 def _first_again(sums: PlanSums, plan: HybridPlan, many: int) -> HybridPlan:
@@ -123,6 +128,16 @@ def _first_layers(grid: AnyGrid, plan: HybridPlan, micro_batches: int, limits: S
     if (many := bisect_left(range(most + 1), True, key=lambda many: not lacks(many))) > most:
         return None
     return _priced(grid, _first_again(grid.sums, plan, many), micro_batches)
+
+
+def _all_alike(grid: AnyGrid, plan: HybridPlan, micro_batches: int, limits: Sequence[float]) -> PricedPlan | None:
+    """`fit` where a framework recomputes the same of all layers."""
+    taken = filter(grid.takes, (replace(plan, recompute=level) for level in grid.sums.levels))
+    fitting = [
+        _priced(grid, one, micro_batches) for one in taken
+        if all(of.nbytes <= limit for of, limit in zip(rank_memories(grid.sums, one, micro_batches), limits))
+    ]
+    return min(fitting, key=lambda one: one.seconds, default=None)
 
 
 def _each_layer(grid: AnyGrid, plan: HybridPlan, micro_batches: int, limits: Sequence[float]) -> PricedPlan | None:

@@ -120,6 +120,22 @@ def test_where_only_first_layers_of_stages_recompute_as_few_do_as_memory_require
     assert fit(alike, plan, count, [needs[0]] * plan.pipeline) is None and fitted(alike, lambda: False) == []
 
 
+def test_where_all_layers_recompute_the_same_words_count_that_the_grid_does_not_have() -> None:
+    """As in torchtitan, which has none, every other product, and whole layers; of a framework without the second nothing is left."""
+    known = ("none", "alternate", "full")
+
+    def of(levels: tuple[str, ...]) -> PlanGrid:
+        return PlanGrid(grid().graph, machine(4, None), RULE, lambda plan: not plan.recompute_layers and plan.recompute in levels)
+
+    free, plan = of(known), HybridPlan(data=4, micro_batch=2, zero=3)
+    needed = {level: memory_of_plan(free.sums, replace(plan, recompute=level), 2).nbytes for level in known}
+    assert needed["none"] > needed["alternate"] > needed["full"]
+    for level, nbytes in needed.items():
+        found = fit(free, plan, 2, [nbytes])
+        assert found is not None and found.plan == replace(plan, recompute=level) and found.seconds == free.prices(found.plan, 2)
+    assert fit(free, plan, 2, [0.99 * needed["full"]]) is None and fit(of(("none", "full")), plan, 2) is None
+
+
 def test_what_is_fitted_in_closed_form_is_near_what_is_planned() -> None:
     """So that one or two simulations fill the memory; and `spare` says what is left of it."""
     one = grid(batch=8, layers=6)
