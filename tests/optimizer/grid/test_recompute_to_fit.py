@@ -115,13 +115,16 @@ def test_where_only_first_layers_of_stages_recompute_as_few_do_as_memory_require
         found = fit(one, plan, count, [nbytes] * plan.pipeline)
         assert found is not None and found.plan == known[many] and found.memory.nbytes == nbytes
     assert fit(one, plan, count, [0.99 * needs[-1]] * plan.pipeline) is None
-    alike = PlanGrid(free.graph, machine(4, 4_000_000_000), RULE, lambda plan: not plan.recompute_layers)
+    def all_or_none(plan: HybridPlan) -> bool:
+        return not plan.recompute_layers and plan.recompute in ("none", "full")
+
+    alike = PlanGrid(free.graph, machine(4, 4_000_000_000), RULE, all_or_none)
     alike.plans()
     assert fit(alike, plan, count, [needs[0]] * plan.pipeline) is None and fitted(alike, lambda: False) == []
 
 
 def test_where_all_layers_recompute_the_same_words_count_that_the_grid_does_not_have() -> None:
-    """As in torchtitan, which has none, every other product, and whole layers; of a framework without the second nothing is left."""
+    """As in torchtitan, which has none, every other product, and whole layers; without the second nothing is left."""
     known = ("none", "alternate", "full")
 
     def of(levels: tuple[str, ...]) -> PlanGrid:
