@@ -212,6 +212,8 @@ class HybridParallel(Mapper):
         if t == 1:
             return None
         found = self._tensor.shared(node)
+        if node.operator.kind == "class_blocks" and not self.plan.loss_parallel:
+            found = None  # as what lies between
         if found is not None or self._everywhere(node):
             return found
         t *= self.plan.context

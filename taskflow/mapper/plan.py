@@ -46,6 +46,7 @@ class HybridPlan:
     ulysses: bool = False
     overlap: str = "grads"
     sequence_parallel: bool = True
+    loss_parallel: bool = True
     regather: bool = False
     shares: tuple[int, ...] = ()
     devices: tuple[int | str, ...] = ()
@@ -91,14 +92,14 @@ class HybridPlan:
     @property
     def cuts(self) -> tuple[object, ...]:
         """Return what plans say that cut layers alike, and place their pieces alike within a group."""
-        return self.tensor, self.context, self.experts, self.sequence_parallel, self.ulysses
+        return self.tensor, self.context, self.experts, self.sequence_parallel, self.loss_parallel, self.ulysses
 
     @property
     def of_group(self) -> HybridPlan:
         """Return the plan that cuts layers as this one does, of one group with as few replicas as its experts take."""
         return HybridPlan(
             tensor=self.tensor, context=self.context, experts=self.experts, data=self.experts,
-            sequence_parallel=self.sequence_parallel, ulysses=self.ulysses,
+            sequence_parallel=self.sequence_parallel, loss_parallel=self.loss_parallel, ulysses=self.ulysses,
         )
 
     @property

@@ -47,6 +47,13 @@ def no_sequence(plan: HybridPlan) -> str | None:
     return None
 
 
+def no_loss(plan: HybridPlan) -> str | None:
+    """Only tensor groups share scores."""
+    if not plan.loss_parallel and plan.tensor == 1:
+        return "nolp is how a tensor group has the scores of all words, which needs t2 or more"
+    return None
+
+
 def again(plan: HybridPlan) -> str | None:
     """Only what tensor groups gather is gathered again."""
     if plan.regather and not plan.along:

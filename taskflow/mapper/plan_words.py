@@ -178,6 +178,12 @@ WORDS: tuple[Word, ...] = (
     ),
     Word("", "sequence_parallel", re.compile("(sp)"), lambda _: True, str, "", "", fine, spelling=True),
     _flag(
+        "nolp", "loss_parallel",
+        "with `tN`, each of the N devices has the scores of all words for its part of the sequence, as losses that are code of "
+        "one's own need them (no loss parallelism)",
+        "scores of its words for the whole sequence", plan_checks.no_loss, False, drawn=("nolp",),
+    ),
+    _flag(
         "regather", "regather",
         "with `tN`, what shared layers gather along the sequence is gathered again for the backward pass (Megatron-LM with "
         "`--sequence-parallel`): less memory, two more all-gathers a layer",

@@ -81,7 +81,7 @@ class PlanGrid(AnyGrid):
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
         """Return those of these plans that fit and that people often use (`PlanAxes.unusual`): a tenth, soon priced."""
-        return self._known_of([one for one in self.sums.axes.plans(usual=True) if self.takes(one[0])], over)[0]
+        return self._known_of(self._taken_of(self.sums.axes.plans(usual=True)), over)[0]
 
     def _known_of(
         self, plans: Sequence[tuple[HybridPlan, int]], over: Callable[[], bool]
@@ -95,17 +95,20 @@ class PlanGrid(AnyGrid):
     def listed(self) -> list[tuple[HybridPlan, int]]:
         """Return all plans with their numbers of micro-batches, those with fewer unusual features first."""
         if not self._listed:
-            every = [(plan, count) for one, count in self.sums.axes.plans() if (plan := self._taken(one)) is not None]
+            every = self._taken_of(self.sums.axes.plans())
             self._listed = sorted(every, key=lambda one: self.sums.axes.unusual(one[0]))
         return self._listed
 
+    def _taken_of(self, plans: Iterable[tuple[HybridPlan, int]]) -> list[tuple[HybridPlan, int]]:
+        return [(plan, count) for one, count in plans if (plan := self._taken(one)) is not None]
+
     def _taken(self, plan: HybridPlan) -> HybridPlan | None:
-        """The plan if the grid takes it, else under the first other schedule under which it does; None under none. A framework may
-        have a pipeline of few micro-batches under another schedule than 1F1B alone."""
-        if self.takes(plan) or plan.pipeline == 1:
-            return plan if self.takes(plan) else None
-        others = (replace(plan, schedule=one) for one in PipelineSchedule if one.chunks in (None, plan.virtual))
-        return next(filter(self.takes, others), None)
+        """The plan if the grid takes it, else the first under another schedule, or without loss parallelism, that it takes; None if
+        there is none. A framework may have pipelines of few micro-batches not under 1F1B, and losses that need all scores."""
+        schedules = [one for one in PipelineSchedule if one.chunks in (None, plan.virtual)] if plan.pipeline > 1 else []
+        others = (plan, *(replace(plan, loss_parallel=False) for _ in range(plan.tensor > 1)))
+        every = (replace(one, schedule=schedule) for one in others for schedule in dict.fromkeys((plan.schedule, *schedules)))
+        return next(filter(self.takes, every), None)
 
     def memory(self, plan: HybridPlan, count: int) -> PlanMemory:
         return memory_of_plan(self.sums, plan, count)
