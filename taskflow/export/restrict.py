@@ -39,7 +39,7 @@ TRIES = 2
 DEGREES, PIPELINES = ("tensor", "context", "experts"), ("pipeline", "virtual", "schedule")  # choices alike for all degrees
 CHOICES = (*DEGREES, "zero", "recompute", "overlap", "prefetch", "split", *PIPELINES)
 """Words of plans that a framework may not have whatever the others say; those that take longest to look at come last."""
-BESIDE = {"virtual": ("pipeline",), "schedule": ("pipeline", "virtual"), "prefetch": ("zero",)}
+BESIDE = {"tensor": ("loss_parallel",), "virtual": ("pipeline",), "schedule": ("pipeline", "virtual"), "prefetch": ("zero",)}
 """Words that a choice needs beside it."""
 
 
@@ -226,7 +226,7 @@ class Expressible:
             if one is None:
                 continue
             few = name in PIPELINES and self._count(plan) < plan.pipeline  # micro-batches, with which some have no pipeline
-            key = name if name in ("pipeline", "virtual") else f"{name}={getattr(one, name)}", one.zero, few
+            key = name if name in ("pipeline", "virtual") else f"{name}={getattr(one, name)}", one.zero, few, one.loss_parallel
             if self.refused[key] >= TRIES and key not in self.had:
                 return False
             new = one not in self.known

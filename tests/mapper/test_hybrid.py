@@ -220,6 +220,8 @@ def test_layers_are_dealt_to_stages() -> None:
     graph = decoder()
     assert layers(graph, 3) == [2, 2, 2] and layers(graph, 4) == [1, 2, 2, 1]  # first and last have more to do besides
     assert layers(graph, 3, (1, 3, 2)) == [1, 3, 2]
+    halves = stages_of(decoder(7), 2)
+    assert [halves[f"h.{i}.ln_1"] for i in range(7)] == [0, 0, 0, 0, 1, 1, 1]  # the last has the scores of all words
 
 
 def test_with_a_stage_or_two_more_than_layers_what_is_beside_these_has_its_own() -> None:
@@ -243,6 +245,11 @@ def test_networks_without_layers_are_dealt_by_flops() -> None:
     assert [stages_of(graph, 2)[name] for name in "abcd"] == [0, 0, 1, 1]
     with pytest.raises(ValueError, match="10 stages need as many operators with inputs, unnamed has 9"):
         stages_of(graph, len(graph))
+    unequal = OperatorGraph("float64", "unequal")
+    x = taskflow.input(unequal, (4, 8), name="x")
+    for name, width in (("a", 4), ("b", 24), ("c", 3)):  # 32, 96 and 72 products
+        x = taskflow.linear(x, width, name=name)
+    assert [stages_of(unequal, 2)[name] for name in "abc"] == [0, 0, 1]  # the half of b comes before half of all
 
 
 @pytest.mark.parametrize("plan", ["d8 bucket=layer", "d4 p2 mb1 bucket=600", "d8 mb1 zero1 bucket=1K"])

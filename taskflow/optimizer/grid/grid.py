@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf, isfinite
@@ -133,10 +133,17 @@ class PlanGrid(AnyGrid):
         return least_unordered_bytes(self.works) <= sum(processor.memory_bytes for processor in self.machine.processors)
 
     def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
-        return filter(self.takes, neighbours(plan, self.sums, self.batch, self.sums.axes.node))
+        return self._other(plan, neighbours(plan, self.sums, self.batch, self.sums.axes.node))
 
     def quick_neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
-        return filter(self.takes, quick_neighbours(plan, self.sums, self.batch))
+        return self._other(plan, quick_neighbours(plan, self.sums, self.batch))
+
+    def _other(self, plan: HybridPlan, plans: Iterable[HybridPlan]) -> Iterator[HybridPlan]:
+        seen = {plan}
+        for one in plans:
+            if (taken := self._taken(one)) is not None and taken not in seen:
+                seen.add(taken)
+                yield taken
 
 
 def best_of_grid(
