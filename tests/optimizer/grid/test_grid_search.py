@@ -642,15 +642,23 @@ def test_small_and_convolutional_networks_have_a_row_for_the_grid(words: tuple[s
     assert row["grid"]["simulated"] == 1 and row["iteration_seconds"] == row["grid"]["iteration_seconds"] > 0
 
 
-@pytest.mark.parametrize(("words", "reason"), [
-    (("-n", "1"), "none on one device"),
-    pytest.param(("-n", "2", "--costs", "measured"), "none with measured costs", marks=pytest.mark.slow),
-])  # fmt: skip
-def test_without_a_row_for_the_grid_compare_says_why(words: tuple[str, ...], reason: str, everywhere: None) -> None:
-    place = ("--size", "small", "--batch", "4", "-m", "this" if "measured" in words else "h100")
-    ran = CliRunner().invoke(main, ["compare", "mlp", *place, *words, "--budget", "1p"])
+@pytest.mark.slow
+def test_without_a_row_for_the_grid_compare_says_why(everywhere: None) -> None:
+    words = ("--size", "small", "--batch", "4", "-m", "this", "-n", "2", "--costs", "measured", "--budget", "1p")
+    ran = CliRunner().invoke(main, ["compare", "mlp", *words])
     assert ran.exit_code == 0, ran.output
-    assert f"grid: {reason}" in ran.output and "grid: t" not in ran.output
+    assert "grid: none with measured costs" in ran.output and "grid: t" not in ran.output
+
+
+@pytest.mark.parametrize(("machine", "batch", "slow"), [("rtx4090", 64, "d1 mb1"), ("b300", 512, "d1 mb512 recompute=linear")])
+def test_one_device_gets_the_fastest_micro_batch_that_fits(machine: str, batch: int, slow: str) -> None:
+    """GPT-2's weights are a thousandth of a B300's memory, and what a step of 512 samples makes is twice of it."""
+    graph, one = build("GPT-2", batch=batch, dtype="bfloat16"), load_machine(machine, 1)
+    evaluator = make_evaluator(graph, one, rule=RULE)
+    found = search(graph, one, rule=RULE, budget="8p")
+    seconds = evaluator.set(map_graph(HybridParallel(slow), graph, one))
+    assert found.seconds < 0.85 * seconds and found.strategy.pipeline is not None
+    assert not MemoryCheck(evaluator)(found.strategy)
 
 
 def test_a_plan_is_not_simulated_if_every_task_must_be_lowered_in_too_little_time() -> None:
