@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from taskflow.cli.model import build_model
 from taskflow.cli.options import PROGRAM, RULES, default_rule, given_settings
 from taskflow.cli.tables import nbytes, render
 from taskflow.cli.trusted import trusted
-from taskflow.export import PROGRAM_OF
+from taskflow.export import PROGRAM_OF, why_not
 from taskflow.floats import FLOATS
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Device, load_machine, preset_names
@@ -221,7 +221,23 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     row |= {"peak_memory_bytes": max(peaks), "peak_memory_is": "planned" if planned else "estimate"}
     row |= {"fits_memory": not (lacks := problem.memory_check(strategy)), "lacks": lacks}
     known = {} if lacks else trusted(problem, strategy, seconds)  # of a step that cannot run nothing is likely
+    program = problem.machine.kinds[0].program
+    if program is not None and (why := why_not(program.name, problem.graph, strategy)):
+        row["program_lacks"] = {"program": program.name, "why": why}
     return row | experts_row(problem.graph, strategy) | known
+
+
+def lacking_sentence(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the line about plans, rows of `describe`, which the program that they are predicted for does not have."""
+    lacking = [(row["name"], *row["program_lacks"].values()) for row in rows if "program_lacks" in row]
+    if not lacking:
+        return ""
+    _, program, why = lacking[0]
+    names = listed([name for name, *_ in lacking])
+    return (
+        f"{program} itself cannot run {names} ({why}); predicted with its kernels all the same: --program fsdp, or --for, says "
+        "what runs"
+    )
 
 
 DATA = ("data", "data (repaired)")  # what rows are compared with, unless it does not fit

@@ -40,6 +40,27 @@ def test_the_answer_names_the_program_and_depends_on_it() -> None:
     assert "(nanotron)" in run(*ASKED, "--program", "nanotron")
 
 
+@pytest.mark.parametrize(("words", "program", "said"), [
+    ("d8 mb2 zero3", (), "megatron itself cannot run t1 p1 d8 mb2 zero3 (Megatron-LM's distributed optimizer is ZeRO's"),
+    ("d8 mb2 zero3", ("--program", "fsdp"), ""), ("d8 mb2 zero1", (), ""),
+    ("t2 d4 mb2", ("--program", "torchtitan"), "torchtitan itself cannot run t2 p1 d4 mb2 ("),
+])  # fmt: skip
+def test_the_answer_says_if_its_program_has_no_such_plan(words: str, program: tuple[str, ...], said: str) -> None:
+    asked = [*ASKED[:-1], words, "--dtype", "bf16", *program]
+    text, row = run(*asked), json.loads(run(*asked, "--json"))
+    assert (said in text and "itself cannot run" in text) if said else "itself cannot run" not in text
+    assert ("program_lacks" in row) is bool(said)
+
+
+def test_deepspeed_around_a_module_of_ones_own_has_the_kernels_of_eager_pytorch(tmp_path: Path) -> None:
+    """Its JSON is for a module as it is, not for Megatron-DeepSpeed with its fused kernels."""
+    seconds = []
+    for target in ("deepspeed", "accelerate"):
+        text = run("export", "d8 mb2 zero3", "--model", *ASKED[1:-2], "--to", target, "--out", str(tmp_path / target))
+        seconds.append(float(re.search(r"([0-9.]+) (?:m)?s a step predicted", text)[1]))  # type: ignore[index]
+    assert seconds[0] == seconds[1]
+
+
 def test_a_program_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     content = {**unparse(load_program("nanotron")), "name": "mine", "host_seconds": 0.0}
