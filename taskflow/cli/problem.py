@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import click
@@ -18,7 +19,7 @@ from taskflow.cli.trusted import trusted
 from taskflow.export import PROGRAM_OF, why_not
 from taskflow.floats import FLOATS
 from taskflow.graph import OperatorGraph
-from taskflow.machine import Cluster, Device, load_machine, preset_names
+from taskflow.machine import TYPICAL, Cluster, Device, load_machine, preset_names
 from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, paths_of, read_strategy
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
 from taskflow.optimizer.cost import ANALYTIC, COSTS, untimed
@@ -26,6 +27,8 @@ from taskflow.optimizer.evaluate import Evaluator, has_no_timeline, where_time_g
 from taskflow.programs import PROBED, load_program
 from taskflow.reading import path_here
 from taskflow.wording import listed, milliseconds, some
+
+TIMES_AS_FAST = 4  # as float32, so that units for 16 bits are worth a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +64,26 @@ class Problem:
 
     @property
     def costs(self) -> str:
-        """Return which costs and which update rule a prediction rests on, what of the network was not timed, and whether devices
-        are slow in its type."""
+        """Return which costs and which update rule a prediction rests on, what of the network was not timed, whether devices are
+        slow in its type, and whether nobody has measured their rates."""
         lacks = some(untimed(self.graph, self.machine.processors[0].device), 5)
         rests = f"costs: {self.evaluator.costs.name}{lacks and f' (not timed: {lacks})'}; rule: {self.made_from.get('rule')}"
-        return listed((rests, *(other_type(kind, self.graph.dtype.name) for kind in self.machine.kinds)), "; ")
+        guessed = not self.evaluator.costs.measures and any(kind.source.startswith(TYPICAL) for kind in self.machine.kinds)
+        says = (other_type(kind, self.graph.dtype.name) for kind in self.machine.kinds)
+        return listed((rests, *says, "rates and memory are typical, not this machine's: taskflow machine measure" * guessed), "; ")
 
 
 def other_type(device: Device, dtype: str) -> str:
-    """Return which 16-bit type a device multiplies in faster than in this one, for which it has no units; "" if it has."""
-    other = {"bfloat16": "fp16", "float16": "bf16"}.get(dtype, "")
-    rates = dict(device.flops_per_second)
-    best = rates.get(FLOATS.get(other, ""), 0.0)
-    if dtype in rates or best <= rates["float32"]:
+    """Return which 16-bit type a device multiplies in faster than in this one: the other, if it has no units for this one, or one
+    that is several times as fast as float32. Empty if there is none."""
+    rates, now = dict(device.flops_per_second), device.product_rate(dtype)
+    if dtype in rates and (dtype != "float32" or device.products != "float32"):
         return ""
-    return f"{device.kind} has no units for {dtype}, --dtype {other} multiplies {best / rates['float32']:.2g}x as fast"
+    best, other = max(((rates.get(FLOATS[name], 0.0), name) for name in ("bf16", "fp16")), key=itemgetter(0))
+    if best <= (TIMES_AS_FAST if dtype in rates else 1) * now:
+        return ""
+    lacks = "" if dtype in rates else f"{device.kind} has no units for {dtype}, "
+    return f"{lacks}--dtype {other} multiplies {best / now:.2g}x as fast"
 
 
 def trace_prediction(problem: Problem, plan: str, path: str) -> None:
@@ -113,7 +121,7 @@ def make_problem(
         cluster = driven(cluster, program)
     count = len(cluster.processors)
     graph, imbalance = placed(build_model(model, batch, count, size=size, settings=settings), context, imbalance)
-    rule = rule or default_rule(model)
+    rule = rule or default_rule(model, graph)
     made_from = {
         "model": model, "machine": machine, "devices": count, "batch": batch, "size": size, "rule": rule,
         "set": dict(settings), "costs": costs, **({"program": program} if program is not None else {}),

@@ -126,11 +126,26 @@ def test_a_measured_program_is_kept_and_cores_have_none_whatever_framework_a_pla
     assert json.loads(run(*words, str(tmp_path / "mine.json")))["costs"] == "analytic mine (probed)"
 
 
+@pytest.mark.parametrize(("model", "rule"), [("llama", "adam"), ("transformer", "adam"), ("MLP", "momentum"), ("nmt", "momentum")])
+def test_networks_with_attention_are_trained_with_adam_unless_a_rule_is_given(model: str, rule: str) -> None:
+    asked = ["simulate", model, "--size", "small", "-m", "h100", "-n", "2", "--strategy", "data", "--json"]
+    assert json.loads(run(*asked))["rule"] == rule and json.loads(run(*asked, "--rule", "sgd"))["rule"] == "sgd"
+
+
+@pytest.mark.parametrize(("machine", "guessed"), [("this", True), ("this-gpu", True), ("h100", False), ("k80", False)])
+def test_rates_that_nobody_measured_are_called_typical(machine: str, guessed: bool, tmp_path: Path) -> None:
+    words = ("simulate", "MLP", "--size", "small", "-n", "1", "--strategy", "data", "-m")
+    assert ("rates and memory are typical, not this machine's" in run(*words, machine)) is guessed
+    save(load_machine(machine, 1), tmp_path / "mine.json")  # nor does a file make them measured ones
+    assert ("are typical" in run(*words, str(tmp_path / "mine.json"))) is guessed
+
+
 @pytest.mark.parametrize("machine,dtype,said", [
     ("v100", "bf16", "v100 has no units for bfloat16, --dtype fp16 multiplies 8x as fast"), ("v100", "fp16", ""),
-    ("v100", "fp32", ""), ("h100", "bf16", ""), ("k80", "bf16", ""),
+    ("h100", "fp32", "rule: momentum; --dtype bf16 multiplies 15x as fast"), ("h100:bf16", "fp32", ""), ("p100", "fp32", ""),
+    ("v100", "fp32", "; --dtype fp16 multiplies 8x as fast"), ("h100", "bf16", ""), ("k80", "bf16", ""),
     ("tpu-v5e", "fp16", "tpu-v5e has no units for float16, --dtype bf16 multiplies 6x"),
 ])  # fmt: skip
 def test_a_type_that_devices_are_slow_in_is_named(machine: str, dtype: str, said: str) -> None:
     text = run("simulate", "MLP", "--size", "small", "-m", machine, "-n", "2", "--dtype", dtype, "--strategy", "data")
-    assert said in text if said else "has no units" not in text
+    assert said in text if said else "has no units" not in text and "as fast" not in text
