@@ -146,8 +146,8 @@ def runs_after_micro_batches(graph: OperatorGraph) -> bool:
 
 
 def no_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> str:
-    """Return why a search of a network does not try the grid: it is not trained, or has no layers with matrix products, or needs
-    less than `MEMORY_SHARE` of a device's memory while a share of all that a step makes has room, too. Empty if it does."""
+    """Return why a search of a network does not try the grid; empty if it does. It is not trained, or has no layers with matrix
+    products, or is small: it needs less than `MEMORY_SHARE` of a device's memory, and devices hold all that a step makes."""
     if rule is None:
         return "the network is not trained"
     if not multiplies(graph) or max(layer_numbers(graph).values(), default=0) < 1:
