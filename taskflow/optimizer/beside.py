@@ -57,11 +57,11 @@ def usual_plans(
 ) -> Iterator[UsualPlan]:
     """Return DDP, FSDP and Megatron-LM's way, each as the first of its plans that fits the memory, or the last one.
 
-    DDP and FSDP (``zero3``) have as many samples in a micro-batch as fit, FSDP with layers recomputed only if nothing else fits.
-    Megatron-LM shares layers among as few devices of a node as fit, then has as few stages, with `MOST_SAMPLES` in a
-    micro-batch, and its distributed update (``zero1``). Experts that have places are dealt within a node instead, and layers are not shared. What needs over 5 % too much
-    memory in closed form is passed over. ``over``: whether to try no more. Of a plan at which BudgetExhausted is raised, from
-    within ``check``, it is said that there was no time.
+    DDP and FSDP (``zero3``) have as many samples in a micro-batch as fit, FSDP with layers recomputed only if nothing else
+    fits. Megatron-LM shares layers among as few devices of a node as fit, then has as few stages, with `MOST_SAMPLES` in a
+    micro-batch, and its distributed update (``zero1``). Experts that have places are dealt within a node instead, and layers
+    are not shared. What needs over 5 % too much memory in closed form is passed over. ``over``: whether to try no more. Of a
+    plan at which BudgetExhausted is raised, from within ``check``, it is said that there was no time.
     """
     count, batch = len(machine.processors), samples(graph)
     sizes = _sizes(batch // count) if batch % count == 0 else []
