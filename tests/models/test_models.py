@@ -145,11 +145,13 @@ def test_names_and_sizes_of_models() -> None:
     assert build("nmt", devices=64).node("source").outputs[0].shape == (4096, 40)
     assert build("resnet101", batch=2, devices=16, image=64).node("images").outputs[0].shape == (2, 3, 64, 64)
     assert build("RNNLM-2").node("lstm1.1").outputs[0].shape == (64, 1, 2048)
+    sized = build("llama", devices=2, preset="8b")  # as --size has it
+    assert (sized.name, sized.node("tokens").outputs[0].shape) == ("Llama-8B", (2, 8192))
     with pytest.raises(ValueError, match="no model 'VGG'; there are AlexNet, Inception-v3"):
         build("VGG")
     with pytest.raises(ValueError, match="NMT: no size 'width'; there are batch, steps, vocabulary"):
         build("NMT", width=3)
-    with pytest.raises(ValueError, match="preset must be 'paper' or 'small', got 'tiny'"):
+    with pytest.raises(ValueError, match="no size 'tiny'; there are paper, small"):
         build("NMT", preset="tiny")
 
 
