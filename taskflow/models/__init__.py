@@ -141,8 +141,8 @@ def build(
     """Return the graph of a model by name.
 
     ``batch``: samples of the whole machine; by default the paper's for each of ``devices`` devices (AlexNet 256, others 64).
-    ``preset``: "paper" or "small" sizes, or a published one by its name, such as "8B". ``sizes`` replace single ones (fields of the model's config class). Raises ValueError
-    that lists what exists.
+    ``preset``: "paper" or "small" sizes, or a published one by its name, such as "8B". ``sizes`` replace single ones (fields of
+    the model's config class). Raises ValueError that lists what exists.
     """
     known, model = find_sized(name, preset)
     config = model.small if preset == "small" else model.paper
