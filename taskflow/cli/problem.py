@@ -14,7 +14,7 @@ from msgspec import UNSET
 from taskflow.cli.experts import experts_row, placed
 from taskflow.cli.model import build_model
 from taskflow.cli.options import PROGRAM, RULES, default_rule, given_settings
-from taskflow.cli.tables import nbytes, render
+from taskflow.cli.tables import nbytes, render, three
 from taskflow.cli.trusted import trusted
 from taskflow.export import PROGRAM_OF, why_not
 from taskflow.floats import FLOATS
@@ -260,7 +260,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append([
             row["name"], milliseconds(row["iteration_seconds"]), f"{data / row['iteration_seconds']:.2f}x" if data else "",
             f"{rate:,.0f}" if (rate := row["tokens_per_second"]) else "", f"{row['mfu']:.1%}" if row["mfu"] else "",
-            nbytes(row["transfer_bytes"]), f"{row['compute_seconds']:.3g}",
+            nbytes(row["transfer_bytes"]), three(row["compute_seconds"]),
             f"{most}{row['peak_memory_bytes'] / 1e9:.2f}{'' if row['fits_memory'] else '!'}",
             f"{row['search_seconds']:.1f}" if row.get("search_seconds") else "",
         ])
