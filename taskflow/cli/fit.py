@@ -69,7 +69,7 @@ def fit_command(
     if smallest is None:
         tell("no cluster that was looked at is large enough; search for a plan with stages: taskflow search")
     elif not quiet:
-        tell(f"smallest cluster of these: {smallest.devices} device{'s' * (smallest.devices > 1)} ({smallest.name})")
+        tell(f"smallest cluster of these: {smallest.devices} device{'' if smallest.devices == 1 else 's'} ({smallest.name})")
         tell("GB of a device with one sample at a time; most samples that a replica takes at a time; ~: closed form, not planned")
         tell("gradients stay until the update, as PyTorch and Megatron-LM keep them")
 
