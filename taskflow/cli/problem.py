@@ -20,7 +20,7 @@ from taskflow.export import PROGRAM_OF, why_not
 from taskflow.floats import FLOATS
 from taskflow.graph import OperatorGraph
 from taskflow.machine import TYPICAL, Cluster, Device, load_machine, preset_names
-from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, paths_of, read_strategy
+from taskflow.mapper import MAPPERS, Strategy, choose, has_attention, is_plan, paths_of, read_strategy
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
 from taskflow.optimizer.cost import ANALYTIC, COSTS, untimed
 from taskflow.optimizer.evaluate import Evaluator, has_no_timeline, where_time_goes
@@ -70,7 +70,16 @@ class Problem:
         rests = f"costs: {self.evaluator.costs.name}{lacks and f' (not timed: {lacks})'}; rule: {self.made_from.get('rule')}"
         guessed = not self.evaluator.costs.measures and any(kind.source.startswith(TYPICAL) for kind in self.machine.kinds)
         says = (other_type(kind, self.graph.dtype.name) for kind in self.machine.kinds)
-        return listed((rests, *says, "rates and memory are typical, not this machine's: taskflow machine measure" * guessed), "; ")
+        typical = "rates and memory are typical, not this machine's: taskflow machine measure" * guessed
+        return listed((rests, *says, unfused(self.graph, self.machine), typical), "; ")
+
+
+def unfused(graph: OperatorGraph, machine: Cluster) -> str:
+    """Return that a program on GPUs is planned without its kernel of attention, since the network writes scores; empty if not."""
+    fused = any(node.operator.kind in ("flash_attention", "attention_blocks") for node in graph)
+    if fused or not has_attention(graph) or machine.kinds[0].program is None:
+        return ""
+    return "attention is not one kernel" + " (--set fused=True)" * graph.name.startswith("GPT-")
 
 
 def other_type(device: Device, dtype: str) -> str:

@@ -132,6 +132,17 @@ def test_networks_with_attention_are_trained_with_adam_unless_a_rule_is_given(mo
     assert json.loads(run(*asked))["rule"] == rule and json.loads(run(*asked, "--rule", "sgd"))["rule"] == "sgd"
 
 
+@pytest.mark.parametrize(("words", "said"), [
+    (("gpt-2", "-m", "h100"), "attention is not one kernel (--set fused=True)"),
+    (("gpt-2", "-m", "h100", "--set", "fused=True"), ""),
+    (("transformer", "-m", "h100"), "attention is not one kernel"), (("llama", "-m", "h100"), ""), (("gpt-2", "-m", "this"), ""),
+])  # fmt: skip
+def test_attention_that_is_not_fused_is_named(words: tuple[str, ...], said: str) -> None:
+    """A program's kernel of attention is not in a network that writes the scores of all pairs of words."""
+    text = run("simulate", *words, "-n", "1", "--size", "small", "--strategy", "data")
+    assert said in text if said else "one kernel" not in text
+
+
 @pytest.mark.parametrize(("machine", "guessed"), [("this", True), ("this-gpu", True), ("h100", False), ("k80", False)])
 def test_rates_that_nobody_measured_are_called_typical(machine: str, guessed: bool, tmp_path: Path) -> None:
     words = ("simulate", "MLP", "--size", "small", "-n", "1", "--strategy", "data", "-m")

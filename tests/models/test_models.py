@@ -200,6 +200,20 @@ def test_losses_are_the_same_under_any_strategy(name: str) -> None:
     np.testing.assert_allclose(losses[1:], [losses[0]] * len(losses[1:]), rtol=1e-10)
 
 
+def test_gpt_with_attention_in_one_kernel_is_the_same_network() -> None:
+    """The same weights by name, and the same losses under any strategy; it keeps no scores of all pairs of words."""
+    losses = []
+    for fused, seed in ((False, 0), (True, 0), (True, 1)):
+        graph = build("GPT-2", preset="small", dtype="float64", dropout=0.0, fused=fused)
+        strategy = random_strategy(graph, 4, Random(seed)) if seed else undivided(graph)
+        run = Executor(graph, strategy, SGD(0.05), seed=5)
+        losses.append([run.train(random_feeds(graph, step)) for step in range(3)])
+        assert ("softmax" in {node.operator.kind for node in graph}) is not fused
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-12)
+    names = [{parameter.name for parameter in build("GPT-2", preset="small", fused=one).parameters} for one in (False, True)]
+    assert names[0] == names[1]
+
+
 @pytest.mark.parametrize("name", [
     "AlexNet", "ResNet-101", "RNNTC", "NMT", "LeNet", "MLP", "Transformer", "GPT-2", "Llama", "Mixtral", "MoE", "DeepSeek",
 ])  # fmt: skip
