@@ -17,7 +17,7 @@ from taskflow.cli.dealing import dealing
 from taskflow.cli.experts import experts_sentence
 from taskflow.cli.next_best import grid_barred
 from taskflow.cli.options import budget_option, emit, output_options, problem_options, seed_option
-from taskflow.cli.problem import Problem, describe, make_problem, named_strategy, table
+from taskflow.cli.problem import Problem, describe, lacking_sentence, make_problem, named_strategy, table
 from taskflow.cli.progress import working
 from taskflow.cli.search import run_search
 from taskflow.cli.sections import SectionedCommand
@@ -110,6 +110,8 @@ def compare_command(
         batch = step_units(problem.graph, problem.machine, problem.evaluator.rule, 0.0).batch
         tell(f"{problem.heading}; a step is {batch}\n{table(rows)}")
         for sentence in dict.fromkeys(f"{row['name']}: {sentence}" for row in rows if (sentence := experts_sentence(row))):
+            tell(sentence)
+        if sentence := lacking_sentence(rows):
             tell(sentence)
         if why_no_grid or found.grid_note:
             tell(f"grid: {why_no_grid or found.grid_note}")

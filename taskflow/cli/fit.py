@@ -13,7 +13,7 @@ from taskflow.cli.options import emit, output_options, problem_options
 from taskflow.cli.problem import make_problem
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
-from taskflow.cli.tables import nbytes, render, tell
+from taskflow.cli.tables import nbytes, render, tell, three
 from taskflow.machine import load_machine
 from taskflow.optimizer import Deadline, WayToShard, expert_imbalance, step_units, ways_to_shard
 
@@ -69,7 +69,7 @@ def fit_command(
     if smallest is None:
         tell("no cluster that was looked at is large enough; search for a plan with stages: taskflow search")
     elif not quiet:
-        tell(f"smallest cluster of these: {smallest.devices} devices ({smallest.name})")
+        tell(f"smallest cluster of these: {smallest.devices} device{'' if smallest.devices == 1 else 's'} ({smallest.name})")
         tell("GB of a device with one sample at a time; most samples that a replica takes at a time; ~: closed form, not planned")
         tell("gradients stay until the update, as PyTorch and Megatron-LM keep them")
 
@@ -90,10 +90,10 @@ def _table(ways: list[WayToShard], count: int, tokens: int | None) -> str:
     for way in ways:
         plan = way.most if way.samples else way.plan
         lines.append([
-            way.name, str(replace(plan, pipeline=1)), *(f"{part / 1e9:.3g}" for part in (
+            way.name, str(replace(plan, pipeline=1)), *(three(part / 1e9) for part in (
                 way.memory.weights, way.memory.gradients, way.memory.state, way.memory.activations
             )),
-            f"{'' if way.planned else '~'}{way.nbytes / 1e9:.3g}",
+            f"{'' if way.planned else '~'}{three(way.nbytes / 1e9)}",
             f"{'' if way.known else '~'}{way.samples}" if way.samples else "none",
             f"{way.samples * (way.plan.data or 1):,}", f"{way.samples * tokens:,}" if tokens else "",
             f"{way.devices:,}" if way.devices else "none",

@@ -84,8 +84,6 @@ def grid_barred(problem: Problem) -> str:
     """Return why there is no row for the grid; empty if there is one."""
     if problem.evaluator.costs.measures:
         return "none with measured costs, since its plans are priced for described machines"
-    if len(problem.machine.processors) < 2:
-        return "none on one device"
     if problem.graph.carries:
         return f"none, since {problem.graph.name} carries states from step to step"
     return "" if isinstance(problem.machine, Cluster) else f"none, since {problem.machine.name} is not a described machine"

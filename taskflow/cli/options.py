@@ -12,6 +12,8 @@ import click
 from taskflow.cli import completing
 from taskflow.cli.experts import imbalance_option
 from taskflow.cli.model import FROZEN, parse_settings
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import attends
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.option_types import FloatName, command_path, kept
 from taskflow.rules import SGD, Adam, AdamW, AdamWInBfloat16, UpdateRule
@@ -30,9 +32,10 @@ RULES: Mapping[str, UpdateRule | None] = {
     "none": None}
 
 
-def default_rule(model: str) -> str:
-    """Return the update rule of a model where none is given: networks of Hugging Face are trained with AdamW."""
-    return "adamw" if model.startswith("hf:") else "momentum"
+def default_rule(model: str, graph: OperatorGraph) -> str:
+    """Return the update rule of a model where none is given: networks of Hugging Face are trained with AdamW, others with attention
+    with Adam, as nobody trains them with less state."""
+    return "adamw" if model.startswith("hf:") else "adam" if attends(graph) else "momentum"
 
 
 def problem_options(command: F, required: bool = True, costs: str = ANALYTIC, rule: str | None = None) -> F:
@@ -71,9 +74,10 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
         imbalance_option,
         click.option("--costs", type=click.Choice(COSTS), default=costs, show_default=shown, help=COSTS_HELP),
         click.option("--rule", type=click.Choice(list(RULES)), default=rule,
-                     show_default=shown and (rule or "momentum; adamw for hf:"), help="Update rule; none: forward only."),
+                     show_default=shown and (rule or "momentum; adam with attention, adamw for hf:"),
+                     help="Update rule; none: forward only."),
         click.option("--size", default=size, show_default=shown, metavar="paper|small|NAME", shell_complete=completing.sizes,
-                     help="Size of a built-in network: paper, small, or a published one such as 405B (see `taskflow models`)."),
+                     help="Size of a built-in network: paper, small (a toy for trying things), or a published one such as 405B."),
         click.option("--batch", type=click.IntRange(1), help="Samples of a step, of all devices (default: the model's own)."),
         click.option("--devices", "-n", type=click.IntRange(1), help="Use the machine's first N devices (default: all)."),
         click.option("--machine", "-m", default=machine, show_default=shown, shell_complete=completing.machines,

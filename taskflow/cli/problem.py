@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import click
@@ -13,19 +14,21 @@ from msgspec import UNSET
 from taskflow.cli.experts import experts_row, placed
 from taskflow.cli.model import build_model
 from taskflow.cli.options import PROGRAM, RULES, default_rule, given_settings
-from taskflow.cli.tables import nbytes, render
+from taskflow.cli.tables import nbytes, render, three
 from taskflow.cli.trusted import trusted
-from taskflow.export import PROGRAM_OF
+from taskflow.export import PROGRAM_OF, why_not
 from taskflow.floats import FLOATS
 from taskflow.graph import OperatorGraph
-from taskflow.machine import Cluster, Device, load_machine, preset_names
-from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, paths_of, read_strategy
+from taskflow.machine import TYPICAL, Cluster, Device, load_machine, preset_names
+from taskflow.mapper import MAPPERS, Strategy, choose, has_attention, is_plan, paths_of, read_strategy
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
 from taskflow.optimizer.cost import ANALYTIC, COSTS, untimed
 from taskflow.optimizer.evaluate import Evaluator, has_no_timeline, where_time_goes
 from taskflow.programs import PROBED, load_program
 from taskflow.reading import path_here
 from taskflow.wording import listed, milliseconds, some
+
+TIMES_AS_FAST = 4  # as float32, so that units for 16 bits are worth a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +64,35 @@ class Problem:
 
     @property
     def costs(self) -> str:
-        """Return which costs and which update rule a prediction rests on, what of the network was not timed, and whether devices
-        are slow in its type."""
+        """Return which costs and which update rule a prediction rests on, what of the network was not timed, whether devices are
+        slow in its type, and whether nobody has measured their rates."""
         lacks = some(untimed(self.graph, self.machine.processors[0].device), 5)
         rests = f"costs: {self.evaluator.costs.name}{lacks and f' (not timed: {lacks})'}; rule: {self.made_from.get('rule')}"
-        return listed((rests, *(other_type(kind, self.graph.dtype.name) for kind in self.machine.kinds)), "; ")
+        guessed = not self.evaluator.costs.measures and any(kind.source.startswith(TYPICAL) for kind in self.machine.kinds)
+        says = (other_type(kind, self.graph.dtype.name) for kind in self.machine.kinds)
+        typical = "rates and memory are typical, not this machine's: taskflow machine measure" * guessed
+        return listed((rests, *says, unfused(self.graph, self.machine), typical), "; ")
+
+
+def unfused(graph: OperatorGraph, machine: Cluster) -> str:
+    """Return that a program on GPUs is planned without its kernel of attention, since the network writes scores; empty if not."""
+    fused = any(node.operator.kind in ("flash_attention", "attention_blocks") for node in graph)
+    if fused or not has_attention(graph) or machine.kinds[0].program is None:
+        return ""
+    return "attention is not one kernel" + " (--set fused=True)" * graph.name.startswith("GPT-")
 
 
 def other_type(device: Device, dtype: str) -> str:
-    """Return which 16-bit type a device multiplies in faster than in this one, for which it has no units; "" if it has."""
-    other = {"bfloat16": "fp16", "float16": "bf16"}.get(dtype, "")
-    rates = dict(device.flops_per_second)
-    best = rates.get(FLOATS.get(other, ""), 0.0)
-    if dtype in rates or best <= rates["float32"]:
+    """Return which 16-bit type a device multiplies in faster than in this one: the other, if it has no units for this one, or one
+    that is several times as fast as float32. Empty if there is none."""
+    rates, now = dict(device.flops_per_second), device.product_rate(dtype)
+    if dtype in rates and (dtype != "float32" or device.products != "float32"):
         return ""
-    return f"{device.kind} has no units for {dtype}, --dtype {other} multiplies {best / rates['float32']:.2g}x as fast"
+    best, other = max(((rates.get(FLOATS[name], 0.0), name) for name in ("bf16", "fp16")), key=itemgetter(0))
+    if best <= (TIMES_AS_FAST if dtype in rates else 1) * now:
+        return ""
+    lacks = "" if dtype in rates else f"{device.kind} has no units for {dtype}, "
+    return f"{lacks}--dtype {other} multiplies {best / now:.2g}x as fast"
 
 
 def trace_prediction(problem: Problem, plan: str, path: str) -> None:
@@ -113,7 +130,7 @@ def make_problem(
         cluster = driven(cluster, program)
     count = len(cluster.processors)
     graph, imbalance = placed(build_model(model, batch, count, size=size, settings=settings), context, imbalance)
-    rule = rule or default_rule(model)
+    rule = rule or default_rule(model, graph)
     made_from = {
         "model": model, "machine": machine, "devices": count, "batch": batch, "size": size, "rule": rule,
         "set": dict(settings), "costs": costs, **({"program": program} if program is not None else {}),
@@ -221,7 +238,23 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     row |= {"peak_memory_bytes": max(peaks), "peak_memory_is": "planned" if planned else "estimate"}
     row |= {"fits_memory": not (lacks := problem.memory_check(strategy)), "lacks": lacks}
     known = {} if lacks else trusted(problem, strategy, seconds)  # of a step that cannot run nothing is likely
+    program = problem.machine.kinds[0].program
+    if program is not None and (why := why_not(program.name, problem.graph, strategy)):
+        row["program_lacks"] = {"program": program.name, "why": why}
     return row | experts_row(problem.graph, strategy) | known
+
+
+def lacking_sentence(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the line about plans, rows of `describe`, which the program that they are predicted for does not have."""
+    lacking = [(row["name"], *row["program_lacks"].values()) for row in rows if "program_lacks" in row]
+    if not lacking:
+        return ""
+    _, program, why = lacking[0]
+    names = listed([name for name, *_ in lacking])
+    return (
+        f"{program} itself cannot run {names} ({why}); predicted with its kernels all the same: --program fsdp, or --for, says "
+        "what runs"
+    )
 
 
 DATA = ("data", "data (repaired)")  # what rows are compared with, unless it does not fit
@@ -236,7 +269,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append([
             row["name"], milliseconds(row["iteration_seconds"]), f"{data / row['iteration_seconds']:.2f}x" if data else "",
             f"{rate:,.0f}" if (rate := row["tokens_per_second"]) else "", f"{row['mfu']:.1%}" if row["mfu"] else "",
-            nbytes(row["transfer_bytes"]), f"{row['compute_seconds']:.3g}",
+            nbytes(row["transfer_bytes"]), three(row["compute_seconds"]),
             f"{most}{row['peak_memory_bytes'] / 1e9:.2f}{'' if row['fits_memory'] else '!'}",
             f"{row['search_seconds']:.1f}" if row.get("search_seconds") else "",
         ])

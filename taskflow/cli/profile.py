@@ -102,13 +102,14 @@ def _run(
     from taskflow.training.data import random_feeds
     from taskflow.training.program import on_all_ranks, plan
 
-    update = RULES[rule or default_rule(model)]
-    if update is None:
+    if rule == "none":
         raise ValueError("--rule none: profile trains; choose an update rule")
     count = devices or transport.size
     settings = given_settings(click.get_current_context())
     cluster = on_all_ranks(transport, lambda: host(count) if machine == "this" else load_machine(machine, count))
     graph = on_all_ranks(transport, lambda: build_model(model, batch, count, size=size, settings=settings))
+    update = RULES[rule or default_rule(model, graph)]
+    assert update is not None
     if not graph.losses:
         raise ValueError(f"{graph.name} minimises no loss, so that it cannot be trained; call graph.minimize")
     display.say(f"planning {graph}")

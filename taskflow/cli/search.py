@@ -18,7 +18,7 @@ from taskflow.cli.dealing import dealing, faster_of_both
 from taskflow.cli.experts import experts_sentence
 from taskflow.cli.next_best import write_next_best
 from taskflow.cli.options import budget_option, emit, output_options, problem_options, seed_option, writable
-from taskflow.cli.problem import Problem, describe, make_problem, named_strategy
+from taskflow.cli.problem import Problem, describe, lacking_sentence, make_problem, named_strategy
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, tell
@@ -148,6 +148,8 @@ def search_command(
         if sizes is not None:
             tell(str(sizes))
         if sentence := experts_sentence(row):
+            tell(sentence)
+        if sentence := lacking_sentence([{**row, "name": "found"}, *beside_it]):
             tell(sentence)
         if "trust" in row:
             tell(row["trust"]["text"])

@@ -124,7 +124,8 @@ def _job(named: tuple[str, str], weight: float, asked: dict[str, Any], devices: 
     batch, size = asked["batch"] or made_from.get("batch"), asked["size"] or made_from.get("size") or "paper"
     graph = build_model(str(made_from["model"]), batch, made_from.get("devices") or devices, size=size, settings=settings)
     starts = (load(network, graph, read_strategy(network).processors),) if network.endswith(".json") else ()
-    return Job(name, graph, RULES[asked["rule"] or made_from.get("rule") or default_rule(str(made_from["model"]))], weight, starts)
+    rule = asked["rule"] or made_from.get("rule") or default_rule(str(made_from["model"]), graph)
+    return Job(name, graph, RULES[rule], weight, starts)
 
 
 def _plan_file(folder: str, name: str) -> str:

@@ -11,7 +11,15 @@ import click
 from taskflow.cli import completing
 from taskflow.cli.experts import experts_sentence
 from taskflow.cli.options import emit, output_options, problem_options, seed_option, trace_option, writable
-from taskflow.cli.problem import Problem, describe, make_problem, named_strategy, table, trace_prediction
+from taskflow.cli.problem import (
+    Problem,
+    describe,
+    lacking_sentence,
+    make_problem,
+    named_strategy,
+    table,
+    trace_prediction,
+)
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
@@ -103,6 +111,8 @@ def simulate_command(
     if not quiet:
         tell(str(step_units(problem.graph, problem.machine, problem.evaluator.rule, row["iteration_seconds"])))
     if sentence := experts_sentence(row):
+        tell(sentence)
+    if sentence := lacking_sentence([row]):
         tell(sentence)
     if "trust" in row:
         tell(row["trust"]["text"])

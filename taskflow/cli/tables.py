@@ -127,10 +127,16 @@ def seconds(value: float) -> str:
 
 def nbytes(value: float) -> str:
     """Return a size such as ``12.3 MB``, in the unit that suits (powers of 1000)."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(value) >= scale:
-            return f"{value / scale:.3g} {unit}"
+    for unit, scale in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(float(f"{value / scale:.3g}")) >= 1:
+            return f"{three(value / scale)} {unit}"
     return f"{value:.0f} B"
+
+
+def three(value: float) -> str:
+    """Return a number with three digits that count: ``0.12``, ``12.3``, ``44,900``."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{value:.3g}"
 
 
 def places(processors: Sequence[int]) -> str:

@@ -14,5 +14,6 @@ from taskflow.export.export import (
     nearest_plan,
     require_exportable,
     require_running,
+    why_not,
 )
 from taskflow.export.restrict import Framework, constraints_for, kept_gradients, nearest_within, target

@@ -56,6 +56,6 @@ def accelerate_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[st
         notes.append(f"recompute={plan.recompute} is no key of DDP's: {again}")
     if plan.zero in (1, 2) and not plan.gathers_late:
         notes.append(LATE)
-    if graph.dtype.itemsize == 2 and plan.sharers > 1:
+    if graph.dtype.itemsize == 2 and plan.zero:  # DDP's autocast leaves weights, and so their gradients, in float32
         notes.append("Accelerate sums gradients in the type of mixed_precision, the plan in float32")
     return json_text(config, 2) + "\n", tuple(notes)

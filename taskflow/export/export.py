@@ -20,7 +20,7 @@ from taskflow.export.torchtitan import MORE_WORDS as TORCHTITAN_WORDS
 from taskflow.export.torchtitan import PRODUCTS as TORCHTITAN_PRODUCTS
 from taskflow.export.transformers import transformers_text
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import WORDS, HybridPlan, Strategy, joined_parts
+from taskflow.mapper import WORDS, HybridPlan, Strategy, attends, joined_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,18 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
     found = _WRITERS[target](graph, joined_parts(graph, strategy), file)
     split = Difference("all operators", f"split={pipeline.split}", f"{target} takes a micro-batch as a whole")
     return replace(found, differences=(split, *found.differences))
+
+
+def why_not(program: str, graph: OperatorGraph, strategy: Strategy) -> str:
+    """Return why a training program has no such plan of a Transformer, if it is one that is told a plan's words; empty if it has,
+    or if that is not known."""
+    if (target := _TOLD.get(program)) is None or strategy.plan is None or not attends(graph) or graph.trained_count == 0:
+        return ""
+    try:
+        exported(graph, strategy, target, "plan")
+    except ValueError as why:
+        return str(why)
+    return ""
 
 
 def require_running(graph: OperatorGraph, found: Exported, target: str) -> None:
@@ -211,8 +223,10 @@ TARGETS = tuple(_WRITERS)
 _PRODUCTS: dict[str, Collection[str]] = {"torchtitan": TORCHTITAN_PRODUCTS, "megatron": MEGATRON_PRODUCTS}  # that a target has
 NAMES = {"torch": "plan.py", "jax": "plan.py"}  # of files, where nobody has chosen one
 PROGRAM_OF = {
-    "torch": "fsdp", "accelerate": "fsdp", "torchtitan": "torchtitan", "megatron": "megatron", "deepspeed": "deepspeed",
-    "transformers": "fsdp",
+    "torch": "fsdp", "accelerate": "fsdp", "torchtitan": "torchtitan", "megatron": "megatron",
+    "deepspeed": "deepspeed-eager", "transformers": "fsdp",
 }
 """Of a framework's plans, the program that runs them."""
+_TOLD = {"megatron": "megatron", "megatron-deepep": "megatron", "torchtitan": "torchtitan", "torchtitan-compiled": "torchtitan"}
+"""Of a program, the target that it is told plans by."""
 RESTRICTING = tuple(target for target in TARGETS if target != "onnx")  # those that cannot express every plan

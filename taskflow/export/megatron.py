@@ -98,6 +98,8 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
         f"{hybrid.ranks} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's",
         *yours,
     ]
+    if plan.tensor * plan.context > 1:  # its parser refuses to start without it
+        notes.append("on GPUs before Blackwell set CUDA_DEVICE_MAX_CONNECTIONS=1 in the environment, which t and c need")
     if plan.along and not plan.regather:
         notes.append("--sequence-parallel gathers along the sequence again for the backward pass: a plan with regather says so")
     if plan.sharers > 1 and not plan.sums_beside:
@@ -164,7 +166,8 @@ def _sizes(of: DecoderSizes) -> list[str]:
     if of.stretch:
         words += ["--use-rope-scaling", f"--rope-scaling-factor {of.stretch:g}"]
     if of.experts:
-        words += [f"--num-experts {of.experts}", f"--moe-router-topk {of.chosen}", f"--moe-ffn-hidden-size {of.inner}"]
+        words += [f"--num-experts {of.experts}", f"--moe-router-topk {of.chosen}", f"--moe-ffn-hidden-size {of.inner}",
+                  "--moe-grouped-gemm"]  # a rank's experts in one product, as they are predicted
     flags = {
         "--swiglu": of.gated, "--normalization RMSNorm": of.rms, "--disable-bias-linear": not of.bias,
         "--add-qkv-bias": of.head_bias and not of.bias, "--qk-layernorm": of.head_norms, "--rotary-interleaved": of.neighbours,

@@ -7,7 +7,7 @@ those of ``ring.py``, which go around one ring, with the bytes that each member 
 
 from taskflow.machine.cluster import Cluster
 from taskflow.machine.collectives import Around, Channels, between_nodes, collective, collective_links, exchange
-from taskflow.machine.host import host
+from taskflow.machine.host import TYPICAL, host
 from taskflow.machine.library import Collectives, Curve, SwitchSums
 from taskflow.machine.machine_file import unparse
 from taskflow.machine.network import Level, Network

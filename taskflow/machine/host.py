@@ -8,19 +8,20 @@ from taskflow.machine.cluster import Cluster
 from taskflow.machine.parts import Device
 from taskflow.machine.template import Group, NodeTemplate, Wire
 
+TYPICAL = "typical of"  # so begins the source of rates that nobody has measured
 CPU = Device(
     "cpu", memory_bytes=4 << 30, flops_per_second=(("float32", 30e9), ("float64", 15e9)), memory_bytes_per_second=8e9,
     launch_seconds=5e-6, multiprocessors=1, cache_bytes=1 << 20,
     # The rates are what kernels reach, not a peak that they stay below.
     efficiency=(("contraction", 1.0), ("convolution", 1.0), ("memory", 1.0), ("recurrent", 1.0)),
-    source="typical of one core of a server's CPU in a virtual machine; measure your own",
+    source=f"{TYPICAL} one core of a server's CPU in a virtual machine; measure your own",
 )
 
 
 GPU = Device(
     "gpu", memory_bytes=80 << 30, flops_per_second=(("float32", 60e12), ("float64", 30e12)), memory_bytes_per_second=3e12,
     launch_seconds=8e-6, multiprocessors=132, cache_bytes=50 << 20,
-    source="typical of a data centre's GPU started from Python, not measured; measure your own",
+    source=f"{TYPICAL} a data centre's GPU started from Python, not measured; measure your own",
 )
 
 

@@ -141,15 +141,13 @@ def build(
     """Return the graph of a model by name.
 
     ``batch``: samples of the whole machine; by default the paper's for each of ``devices`` devices (AlexNet 256, others 64).
-    ``preset``: "paper" or "small" sizes. ``sizes`` replace single ones (fields of the model's config class). Raises ValueError
-    that lists what exists.
+    ``preset``: "paper" or "small" sizes, or a published one by its name, such as "8B". ``sizes`` replace single ones (fields of
+    the model's config class). Raises ValueError that lists what exists.
     """
-    known, model = find(name)
-    if preset not in ("paper", "small"):
-        raise ValueError(f"{known}: preset must be 'paper' or 'small', got {preset!r}")
-    config = model.paper if preset == "paper" else model.small
+    known, model = find_sized(name, preset)
+    config = model.small if preset == "small" else model.paper
     if batch is None:
-        batch = config.batch * devices if preset == "paper" else config.batch
+        batch = config.batch * (1 if preset == "small" else devices)
     there_are = [field.name for field in fields(config)]
     for size in sizes:
         if size not in there_are:
@@ -157,7 +155,7 @@ def build(
     config = replace(config, batch=batch, **sizes)
     positive(known, **{field.name: getattr(config, field.name) for field in fields(config) if field.type in ("int", int)})
     graph = model.builder(config, dtype)
-    if preset == "paper" or (known in MODELS and graph.name in MODELS):  # GPT-2 and GPT-3 have one builder
+    if preset != "small" or (known in MODELS and graph.name in MODELS):  # GPT-2 and GPT-3 have one builder
         graph.name = known
     return graph
 

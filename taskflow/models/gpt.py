@@ -18,7 +18,8 @@ STD = 0.02  # of embeddings and positions at the beginning
 class GPTConfig:
     """Sizes of the network; the defaults are those of the smallest GPT-2 (124 million parameters). ``batch`` is of the whole
     machine. ``steps``: tokens of context. Feed-forward layers are four times ``hidden`` wide. ``dropout``: of embeddings, of
-    attention weights and of each layer's output before it is added."""
+    attention weights and of each layer's output before it is added. ``fused``: attention is one kernel, as programs have it
+    today; otherwise scores of all pairs of words are in memory, as they were when the networks were published."""
 
     batch: int = 8
     steps: int = 1024
@@ -27,6 +28,7 @@ class GPTConfig:
     heads: int = 12
     layers: int = 12
     dropout: float = 0.1
+    fused: bool = False
 
     @staticmethod
     def small() -> GPTConfig:
@@ -74,11 +76,27 @@ def gpt(config: GPTConfig, dtype: str = "float32") -> OperatorGraph:
 def _layer(c: GPTConfig, x: Tensor, name: str) -> Tensor:
     """x (N, T, H) with what its words tell each other and what each makes of it."""
     y = ops.layer_norm(x, name=f"{name}.ln_1")
-    y = ops.multi_head_attention(y, y, c.heads, causal=True, dropout=c.dropout, name=f"{name}.attn")
+    attention = _fused_attention if c.fused else _attention
+    y = attention(c, y, f"{name}.attn")
     x = ops.add(x, _drop(c, y, f"{name}.attn.resid_drop"), name=f"{name}.attn.add")
     y = ops.linear(ops.layer_norm(x, name=f"{name}.ln_2"), 4 * c.hidden, name=f"{name}.mlp.c_fc")
     y = ops.linear(ops.gelu(y, "tanh", name=f"{name}.mlp.act"), c.hidden, name=f"{name}.mlp.c_proj")
     return ops.add(x, _drop(c, y, f"{name}.mlp.resid_drop"), name=f"{name}.mlp.add")
+
+
+def _attention(c: GPTConfig, y: Tensor, name: str) -> Tensor:
+    return ops.multi_head_attention(y, y, c.heads, causal=True, dropout=c.dropout, name=name)
+
+
+def _fused_attention(c: GPTConfig, y: Tensor, name: str) -> Tensor:
+    """The same in one kernel; its weights have the same names."""
+    samples, steps, hidden = y.shape
+    heads = (
+        ops.reshape(ops.linear(y, hidden, name=f"{name}.{one}_proj"), (samples, steps, c.heads, -1), name=f"{name}.{one}_heads")
+        for one in "qkv"
+    )
+    seen = ops.flash_attention(*heads, causal=True, dropout=c.dropout, name=f"{name}.context")
+    return ops.linear(ops.reshape(seen, (samples, steps, hidden), name=f"{name}.joined"), hidden, name=f"{name}.out_proj")
 
 
 def _drop(c: GPTConfig, x: Tensor, name: str) -> Tensor:

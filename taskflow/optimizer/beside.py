@@ -24,7 +24,7 @@ from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.units import reads_words
 from taskflow.rules import UpdateRule
 
-MOST_TENSOR, MOST_SAMPLES = 8, 4  # that share a layer; of a micro-batch of Megatron-LM's way
+MOST_TENSOR, MOST_SAMPLES = 8, 4  # that share a layer; of a micro-batch of Megatron-LM's way with stages, which need many
 FULL, WHOLE = ("", " recompute=full"), ("", " recompute=whole")  # PyTorch's checkpoints stop early, Megatron-LM's do not
 DOUBTFUL = 0.05  # of the memory that a plan may need too much in closed form: few of those beyond it fit after all
 NO_TIME = "there was no time to try it"
@@ -57,11 +57,11 @@ def usual_plans(
 ) -> Iterator[UsualPlan]:
     """Return DDP, FSDP and Megatron-LM's way, each as the first of its plans that fits the memory, or the last one.
 
-    DDP and FSDP (``zero3``) have as many samples in a micro-batch as fit, FSDP with layers recomputed only if nothing else fits.
-    Megatron-LM shares layers among as few devices of a node as fit, then has as few stages, and its distributed update
-    (``zero1``). Experts that have places are dealt within a node instead, and layers are not shared. What needs over 5 % too much
-    memory in closed form is passed over. ``over``: whether to try no more. Of a plan at which BudgetExhausted is raised, from
-    within ``check``, it is said that there was no time.
+    DDP and FSDP (``zero3``) have as many samples in a micro-batch as fit, FSDP with layers recomputed only if nothing else
+    fits. Megatron-LM shares layers among as few devices of a node as fit, then has as few stages, with `MOST_SAMPLES` in a
+    micro-batch, and its distributed update (``zero1``). Experts that have places are dealt within a node instead, and layers
+    are not shared. What needs over 5 % too much memory in closed form is passed over. ``over``: whether to try no more. Of a
+    plan at which BudgetExhausted is raised, from within ``check``, it is said that there was no time.
     """
     count, batch = len(machine.processors), samples(graph)
     sizes = _sizes(batch // count) if batch % count == 0 else []
@@ -75,7 +75,7 @@ def usual_plans(
     yield first("Megatron-LM", [
         f"t{t} p{p} d{count // t // p}{f' e{e}' if e > 1 else ''} mb{size} zero1{again}"
         for again in WHOLE for t, p, e in _shared(graph, machine) if batch % (count // t // p) == 0
-        for size in _sizes(min(MOST_SAMPLES, batch // (count // t // p)))
+        for size in _sizes(min(MOST_SAMPLES if p > 1 else batch, batch // (count // t // p)))
     ])  # fmt: skip
 
 

@@ -233,7 +233,10 @@ def _plans(run: SearchRun) -> SearchResult | None:
         if run.plans_alone:
             raise HopelessError(f"search: no plan was found in time that fits the memory ({searched.grid})")
         in_time = " in time" if searched.grid.fitting and not searched.grid.simulated else ""
-        run.error = NothingFits(f"search: found no plan for {graph.name}{in_time} ({allowed.refused or searched.grid})")
+        why = [str(searched.grid), *[f"not allowed: {allowed.refused}"] * bool(allowed.refused)]
+        if not grid.may_fit_unordered:
+            why.append("plans that are neither pipelined nor sharded do not fit the memory")
+        run.error = NothingFits(f"search: found no plan for {graph.name}{in_time} ({'; '.join(why)})")
     return first
 
 

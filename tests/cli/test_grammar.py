@@ -19,7 +19,7 @@ from starting import run_python
 
 from taskflow.cli.main import COMMANDS, main
 from taskflow.cli.model import build_model
-from taskflow.cli.tables import nbytes, render, seconds
+from taskflow.cli.tables import nbytes, render, seconds, three
 from taskflow.models import MODELS, build
 
 MODEL_FILE = """
@@ -203,6 +203,8 @@ def test_tables_fit_and_never_cut_numbers(monkeypatch: pytest.MonkeyPatch) -> No
 def test_units() -> None:
     assert [seconds(x) for x in (0, 2.5, 0.00125, 3.2e-5, 1e-9)] == ["0 s", "2.5 s", "1.25 ms", "32 us", "0.001 us"]
     assert [nbytes(x) for x in (12, 3_400, 5e6, 7.25e9, 2e12)] == ["12 B", "3.4 kB", "5 MB", "7.25 GB", "2 TB"]
+    assert [nbytes(x) for x in (999.7, 999.6e9, 2.71e15, 4.5e18)] == ["1 kB", "1 TB", "2.71 PB", "4,500 PB"]
+    assert [three(x) for x in (0.0123, 12.34, 999.7, 44_912)] == ["0.0123", "12.3", "1,000", "44,900"]
 
 
 # ---- completion ------------------------------------------------------------------------------------------------------

@@ -40,6 +40,27 @@ def test_the_answer_names_the_program_and_depends_on_it() -> None:
     assert "(nanotron)" in run(*ASKED, "--program", "nanotron")
 
 
+@pytest.mark.parametrize(("words", "program", "said"), [
+    ("d8 mb2 zero3", (), "megatron itself cannot run t1 p1 d8 mb2 zero3 (Megatron-LM's distributed optimizer is ZeRO's"),
+    ("d8 mb2 zero3", ("--program", "fsdp"), ""), ("d8 mb2 zero1", (), ""),
+    ("t2 d4 mb2", ("--program", "torchtitan"), "torchtitan itself cannot run t2 p1 d4 mb2 ("),
+])  # fmt: skip
+def test_the_answer_says_if_its_program_has_no_such_plan(words: str, program: tuple[str, ...], said: str) -> None:
+    asked = [*ASKED[:-1], words, "--dtype", "bf16", *program]
+    text, row = run(*asked), json.loads(run(*asked, "--json"))
+    assert (said in text and "itself cannot run" in text) if said else "itself cannot run" not in text
+    assert ("program_lacks" in row) is bool(said)
+
+
+def test_deepspeed_around_a_module_of_ones_own_has_the_kernels_of_eager_pytorch(tmp_path: Path) -> None:
+    """Its JSON is for a module as it is, not for Megatron-DeepSpeed with its fused kernels."""
+    seconds = []
+    for target in ("deepspeed", "accelerate"):
+        text = run("export", "d8 mb2 zero3", "--model", *ASKED[1:-2], "--to", target, "--out", str(tmp_path / target))
+        seconds.append(float(re.search(r"([0-9.]+) (?:m)?s a step predicted", text)[1]))  # type: ignore[index]
+    assert seconds[0] == seconds[1]
+
+
 def test_a_program_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     content = {**unparse(load_program("nanotron")), "name": "mine", "host_seconds": 0.0}
@@ -105,11 +126,37 @@ def test_a_measured_program_is_kept_and_cores_have_none_whatever_framework_a_pla
     assert json.loads(run(*words, str(tmp_path / "mine.json")))["costs"] == "analytic mine (probed)"
 
 
+@pytest.mark.parametrize(("model", "rule"), [("llama", "adam"), ("transformer", "adam"), ("MLP", "momentum"), ("nmt", "momentum")])
+def test_networks_with_attention_are_trained_with_adam_unless_a_rule_is_given(model: str, rule: str) -> None:
+    asked = ["simulate", model, "--size", "small", "-m", "h100", "-n", "2", "--strategy", "data", "--json"]
+    assert json.loads(run(*asked))["rule"] == rule and json.loads(run(*asked, "--rule", "sgd"))["rule"] == "sgd"
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("gpt-2", "-m", "h100"), "attention is not one kernel (--set fused=True)"),
+    (("gpt-2", "-m", "h100", "--set", "fused=True"), ""),
+    (("transformer", "-m", "h100"), "attention is not one kernel"), (("llama", "-m", "h100"), ""), (("gpt-2", "-m", "this"), ""),
+])  # fmt: skip
+def test_attention_that_is_not_fused_is_named(words: tuple[str, ...], said: str) -> None:
+    """A program's kernel of attention is not in a network that writes the scores of all pairs of words."""
+    text = run("simulate", *words, "-n", "1", "--size", "small", "--strategy", "data")
+    assert said in text if said else "one kernel" not in text
+
+
+@pytest.mark.parametrize(("machine", "guessed"), [("this", True), ("this-gpu", True), ("h100", False), ("k80", False)])
+def test_rates_that_nobody_measured_are_called_typical(machine: str, guessed: bool, tmp_path: Path) -> None:
+    words = ("simulate", "MLP", "--size", "small", "-n", "1", "--strategy", "data", "-m")
+    assert ("rates and memory are typical, not this machine's" in run(*words, machine)) is guessed
+    save(load_machine(machine, 1), tmp_path / "mine.json")  # nor does a file make them measured ones
+    assert ("are typical" in run(*words, str(tmp_path / "mine.json"))) is guessed
+
+
 @pytest.mark.parametrize("machine,dtype,said", [
     ("v100", "bf16", "v100 has no units for bfloat16, --dtype fp16 multiplies 8x as fast"), ("v100", "fp16", ""),
-    ("v100", "fp32", ""), ("h100", "bf16", ""), ("k80", "bf16", ""),
+    ("h100", "fp32", "rule: momentum; --dtype bf16 multiplies 15x as fast"), ("h100:bf16", "fp32", ""), ("p100", "fp32", ""),
+    ("v100", "fp32", "; --dtype fp16 multiplies 8x as fast"), ("h100", "bf16", ""), ("k80", "bf16", ""),
     ("tpu-v5e", "fp16", "tpu-v5e has no units for float16, --dtype bf16 multiplies 6x"),
 ])  # fmt: skip
 def test_a_type_that_devices_are_slow_in_is_named(machine: str, dtype: str, said: str) -> None:
     text = run("simulate", "MLP", "--size", "small", "-m", machine, "-n", "2", "--dtype", dtype, "--strategy", "data")
-    assert said in text if said else "has no units" not in text
+    assert said in text if said else "has no units" not in text and "as fast" not in text

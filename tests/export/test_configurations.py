@@ -99,6 +99,8 @@ def test_accelerate_has_the_plan_s_shares() -> None:
     assert parallel["parallelism_config_dp_replicate_size"] * parallel["parallelism_config_dp_shard_size"] == 4
     assert any("gradient_accumulation_steps=2" in note for note in found.notes)
     assert written("d4 mb2 zero2", "accelerate")[0]["fsdp_config"]["fsdp_reshard_after_forward"] is False
+    for words, narrow in (("d4 mb2", False), ("d4 mb2 zero2", True)):  # DDP's autocast leaves gradients in float32
+        assert any("in the type of mixed_precision" in note for note in written(words, "accelerate")[1].notes) is narrow
     plain, _ = written("d4 mb2", "accelerate", "float32")
     assert plain["distributed_type"] == "MULTI_GPU" and plain["mixed_precision"] == "no" and "fsdp_config" not in plain
     long, _ = written("d2 c2 mb2 zero3", "accelerate")

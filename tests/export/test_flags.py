@@ -57,7 +57,7 @@ def parsed(text: str) -> Namespace:
     parser.add_argument("--normalization", choices=["LayerNorm", "RMSNorm"], default="LayerNorm")
     for name in ("swiglu", "disable-bias-linear", "untie-embeddings-and-output-weights", "bf16", "fp16", "group-query-attention",
                  "accumulate-allreduce-grads-in-fp32", "add-qkv-bias", "qk-layernorm", "rotary-interleaved", "use-rope-scaling",
-                 "moe-router-pre-softmax"):
+                 "moe-router-pre-softmax", "moe-grouped-gemm"):
         parser.add_argument(f"--{name}", action="store_true")
     for name in ("sequence-parallel", "use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"):
         parser.add_argument(f"--{name}", action="store_true")
@@ -71,6 +71,8 @@ def test_megatrons_parser_takes_the_flags_and_they_say_the_plan(plan: str) -> No
     assert len(found.differences) == (wanted.recompute == "full") and found.ranks == 8
     flags = parsed(found.files["plan.args"])
     t, p = flags.tensor_model_parallel_size, flags.pipeline_model_parallel_size
+    needs = wanted.tensor * wanted.context > 1  # its parser stops without this variable
+    assert ("CUDA_DEVICE_MAX_CONNECTIONS=1" in found.files["plan.args"]) is needs
     assert (t, p) == (wanted.tensor, wanted.pipeline) and (flags.micro_batch_size, flags.global_batch_size) == (
         wanted.micro_batch, BATCH
     )
@@ -373,7 +375,7 @@ def test_networks_of_transformers_are_told_of_or_said_to_be_others(name: str) ->
     flags = parsed(text)
     if said.startswith("--"):
         assert flags.num_layers == 2 and flags.swiglu and said in text
-        assert name != "mixtral" or (flags.num_experts, flags.moe_router_topk) == (4, 2)
+        assert name != "mixtral" or (flags.num_experts, flags.moe_router_topk, flags.moe_grouped_gemm) == (4, 2, True)
     else:
         assert flags.num_layers is None and re.search(f"would be another, since .*({said})", text)
     titan = exported(graph, strategy_of(graph, "d8 mb1"), "torchtitan", "plan.toml").files["plan.toml"]

@@ -72,6 +72,27 @@ def test_a_degree_that_needs_shares_of_weights_is_had_beside_them() -> None:
     assert [had(parse_plan(plan)) for plan in ("e2 d8 mb1", "e4 d8 mb1", "e4 d8 mb1 zero2")] == [False, False, True]
 
 
+def test_a_search_for_pytorch_has_tensor_groups_of_language_models() -> None:
+    """A loss there is code of one's own, which needs the scores of all words: plans with `nolp` have them, others do not."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: make test TORCH=1")
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 8192}
+    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    graph = taskflow.from_torch(module, torch.zeros(8, 16, dtype=torch.long))
+    machine = taskflow.load_machine("h100", 4)
+    assert any(node.operator.kind == "class_blocks" for node in graph)
+    had = Expressible(graph, "torch")
+    plans = ("t2 d2 mb1", "t2 nolp d2 mb1", "t4 nolp mb1", "t2 nolp d2 mb1 zero3")
+    assert [had(parse_plan(plan)) for plan in plans] == [False, True, True, True]
+    grid = make_grid(graph, machine, taskflow.Adam(), had.may_have)
+    shared = [plan for plan, _ in grid.listed() if plan.tensor > 1]  # type: ignore[attr-defined]
+    assert shared and not any(plan.loss_parallel for plan in shared)
+    near = list(grid.neighbours(parse_plan("d4 mb1")))
+    assert any(plan.tensor == 2 for plan in near) and all(plan.loss_parallel == (plan.tensor == 1) for plan in near)
+    with pytest.raises(ValueError, match="megatron: has no nolp; leave it out"):
+        exported(graph, taskflow.choose("t2 nolp d2 mb1", graph, machine)[0], "megatron", "plan.args")
+
+
 def _with_memory(nbytes: int, folder: Path) -> Any:
     path = folder / "small.json"
     devices = [{"like": "h100", "kind": "h100", "memory_bytes": nbytes}]

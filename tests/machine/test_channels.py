@@ -115,6 +115,13 @@ def test_groups_on_pcie_are_slower_than_their_links() -> None:
         assert sent == pytest.approx(min(rate, 31.5 * GB * own.curve(0).link_share), rel=0.2 if members == 2 else 0.01)
 
 
+@pytest.mark.parametrize("name", ["a100-pcie", "h100-pcie", "rtx-pro-6000", "rtx6000-ada", "rtx-a6000"])
+def test_what_limits_one_server_s_groups_is_no_figure_of_others(name: str) -> None:
+    """Where cards read each other's memory, eight exchange at the rate of their links, as two that have no bridge do."""
+    assert bus(name, range(8), 1 << 34) > bus(name, (0, 2), 1 << 34)  # which copies as much and sends less
+    assert bus("rtx4090", range(8), 1 << 34) == pytest.approx(1.35 * GB, rel=0.01)  # these do not
+
+
 def test_meshes_have_rings_over_all_links() -> None:
     """Eight MI300X with a link to each other: 48 and 313 GB/s are measured with 2 and 8 (ml-engineering)."""
     mi300x = load_machine("mi300x", 8)

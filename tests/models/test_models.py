@@ -145,11 +145,13 @@ def test_names_and_sizes_of_models() -> None:
     assert build("nmt", devices=64).node("source").outputs[0].shape == (4096, 40)
     assert build("resnet101", batch=2, devices=16, image=64).node("images").outputs[0].shape == (2, 3, 64, 64)
     assert build("RNNLM-2").node("lstm1.1").outputs[0].shape == (64, 1, 2048)
+    sized = build("llama", devices=2, preset="8b")  # as --size has it
+    assert (sized.name, sized.node("tokens").outputs[0].shape) == ("Llama-8B", (2, 8192))
     with pytest.raises(ValueError, match="no model 'VGG'; there are AlexNet, Inception-v3"):
         build("VGG")
     with pytest.raises(ValueError, match="NMT: no size 'width'; there are batch, steps, vocabulary"):
         build("NMT", width=3)
-    with pytest.raises(ValueError, match="preset must be 'paper' or 'small', got 'tiny'"):
+    with pytest.raises(ValueError, match="no size 'tiny'; there are paper, small"):
         build("NMT", preset="tiny")
 
 
@@ -196,6 +198,20 @@ def test_losses_are_the_same_under_any_strategy(name: str) -> None:
         losses.append([run.train(random_feeds(graph, step)) for step in range(2)])
     assert losses[0][0] != losses[0][1]
     np.testing.assert_allclose(losses[1:], [losses[0]] * len(losses[1:]), rtol=1e-10)
+
+
+def test_gpt_with_attention_in_one_kernel_is_the_same_network() -> None:
+    """The same weights by name, and the same losses under any strategy; it keeps no scores of all pairs of words."""
+    losses = []
+    for fused, seed in ((False, 0), (True, 0), (True, 1)):
+        graph = build("GPT-2", preset="small", dtype="float64", dropout=0.0, fused=fused)
+        strategy = random_strategy(graph, 4, Random(seed)) if seed else undivided(graph)
+        run = Executor(graph, strategy, SGD(0.05), seed=5)
+        losses.append([run.train(random_feeds(graph, step)) for step in range(3)])
+        assert ("softmax" in {node.operator.kind for node in graph}) is not fused
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-12)
+    names = [{parameter.name for parameter in build("GPT-2", preset="small", fused=one).parameters} for one in (False, True)]
+    assert names[0] == names[1]
 
 
 @pytest.mark.parametrize("name", [

@@ -193,7 +193,7 @@ def test_each_phase_says_why_it_did_not_run() -> None:
     }
     assert phase(searched(memory=False), "plans in notation").barred == "memory does not count"
     assert phase(searched(algorithm="mcmc"), "plans in notation").barred == "the search is one algorithm's alone"
-    assert phase(searched(devices=1), "plans in notation").barred == "there is one device"
+    assert phase(searched(devices=1), "plans in notation").barred == ""
     (said,) = [one for one in searched().as_json()["phases"] if one["name"] == "starts"]
     assert said["not_run"] == "no start has an order of passes" and said["best_seconds"] is None
 

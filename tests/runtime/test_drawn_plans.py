@@ -47,7 +47,8 @@ def test_every_word_is_drawn() -> None:
     """Of the plans that fit, some have each word."""
     texts = [text for name in NETWORKS for text, *_ in plans(name, "float32", 60)]
     said = {word for text in texts for word in text.split()}
-    for word in ("t2", "c2", "p2", "p4", "d4", "e2", "ring", "nosp", "regather", "mb1", "v2", "zero1", "zero2", "zero3", "hsdp2",
+    for word in ("t2", "c2", "p2", "p4", "d4", "e2", "ring", "ulysses", "nosp", "nolp", "regather", "mb1",
+                 "v2", "zero1", "zero2", "zero3", "hsdp2",
                  "recompute=full", "recompute=selective", "recompute=light", "recompute=linear", "recompute=none*3,linear*1",
                  "recompute=alternate",                 "recompute=whole", "recompute=whole*2,full*2",
                  "zero=3*1,0*3", "prefetch=0", "stages=1,3", "stages=3,1", "shares=3,1", "split=2",

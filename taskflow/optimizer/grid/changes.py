@@ -47,6 +47,7 @@ def change_that_fits(
         if (found := _least_changed(grid, savings)) is not None:
             plans = found[0], min(savings, key=lambda one: one[1])[0]
             return FittingChange(f"plan '{found[0]}' would fit ({_need(found[1], grid.memory_bytes)})", tuple(dict.fromkeys(plans)))
+        tried = count
         for times in powers(MOST_TIMES)[1:]:
             if over():
                 break
@@ -54,6 +55,7 @@ def change_that_fits(
                 larger = machine.prefix(times * count)
             except ValueError:  # no more may be had
                 break
+            tried = times * count
             more = PlanGrid(graph, larger, rule, None, all_of_a_layer)
             if (found := _least_changed(more, _savings(more, times * count, over, allowed))) is not None:
                 advice = _need(found[1], grid.memory_bytes)
@@ -66,11 +68,12 @@ def change_that_fits(
     needs = f"'{least[0]}' ({_need(least[1], grid.memory_bytes)})"
     if over():
         return FittingChange(f"of {len(savings)} plans that there was time to look at, {needs} needs least; {MORE_TIME}")
-    return FittingChange(f"the plan that needs least is {needs}; use a smaller network")
+    few = f"; {tried:,} devices are too few as well" if tried > count else ""
+    return FittingChange(f"the plan that needs least is {needs}{few}; use {'more of them, or ' if few else ''}a smaller network")
 
 
 def _need(nbytes: float, have: int) -> str:
-    return f"about {nbytes / 1e9:.3g} of {have / 1e9:.3g} GB by its closed form"
+    return f"about {float(f'{nbytes / 1e9:.3g}'):,g} of {have / 1e9:.3g} GB by its closed form"
 
 
 def _least_changed(grid: PlanGrid, savings: Sequence[tuple[HybridPlan, float]]) -> tuple[HybridPlan, float] | None:

@@ -146,21 +146,25 @@ def runs_after_micro_batches(graph: OperatorGraph) -> bool:
 
 
 def no_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> str:
-    """Return why a search of a network does not try the grid: it is not trained, or on one device, or has no layers with matrix
-    products, or needs less than `MEMORY_SHARE` of a device's memory. Empty if it does."""
+    """Return why a search of a network does not try the grid; empty if it does. It is not trained, or has no layers with matrix
+    products, or is small: it needs less than `MEMORY_SHARE` of a device's memory, and devices hold all that a step makes."""
     if rule is None:
         return "the network is not trained"
-    if len(machine.processors) < 2:
-        return "there is one device"
     if not multiplies(graph) or max(layer_numbers(graph).values(), default=0) < 1:
         return "the network has no layers with matrix products"
     if graph.carries:
         return "the network carries states from step to step"
     if isinstance(machine, PartOfMachine) and unequal(machine):
         return "devices of several kinds are a part of a machine"
-    if held_bytes(graph, rule) <= MEMORY_SHARE * min(processor.memory_bytes for processor in machine.processors):
+    memory = min(processor.memory_bytes for processor in machine.processors)
+    if held_bytes(graph, rule) <= MEMORY_SHARE * memory and _made_bytes(graph) <= memory * len(machine.processors):
         return f"weights and state need less than {MEMORY_SHARE:.0%} of a device's memory"
     return ""
+
+
+def _made_bytes(graph: OperatorGraph) -> int:
+    """Return the bytes of all that operators make of a whole batch."""
+    return sum(spec.rect.volume * spec.dtype.itemsize for node in graph for spec in (made.spec for made in node.outputs))
 
 
 def held_bytes(graph: OperatorGraph, rule: UpdateRule | None) -> int:

@@ -310,6 +310,8 @@ def test_searches_look_at_the_grid_of_large_networks_of_layers_only() -> None:
     assert not no_grid(build("GPT-2", batch=8), machine(), RULE)
     assert no_grid(build("GPT-2", preset="small"), machine(), RULE)  # nothing to gain by stages of microseconds
     assert no_grid(build("GPT-2", batch=8), machine(), None)
-    assert no_grid(build("GPT-2", batch=8), load_machine("h100", 1), RULE)
+    assert not no_grid(build("GPT-2", batch=8), load_machine("h100", 1), RULE)  # micro-batches are a choice there, too
+    assert no_grid(build("GPT-2", batch=8), load_machine("b300", 1), RULE)
+    assert not no_grid(build("GPT-2", batch=512), load_machine("b300", 1), RULE)  # one micro-batch has no room
     for name in ("ResNet-101", "NMT", "RNNLM", "AlexNet"):
         assert no_grid(build(name, batch=8), load_machine("p100", 4), RULE)

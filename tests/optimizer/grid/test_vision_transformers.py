@@ -40,6 +40,7 @@ def test_it_has_plans_in_notation_and_usual_ones() -> None:
     assert has_usual_plans(graph, machine, Adam())
     plans = list(usual_plans(graph, machine, MemoryCheck(make_evaluator(graph, machine, rule=Adam())), Adam()))
     assert [plan.name for plan in plans] == ["DDP", "FSDP", "Megatron-LM"] and all(plan.strategy for plan in plans)
+    assert plans[2].plan == "t1 p1 d4 mb2 zero1"  # without stages it takes as many samples at a time as fit, as others do
     found = search(graph, machine, rule=Adam(), budget="40p")
     assert found.grid is not None and not next(phase for phase in found.phases if phase.name == "plans in notation").barred
 
