@@ -43,9 +43,9 @@ def next_best(
     problem: Problem, found: SearchResult, rows: Sequence[dict[str, Any]], count: int, space: SpaceOptions, target: str | None,
     deadline: Deadline,
 ) -> list[tuple[Strategy, float]]:
-    """Return the ``count`` fastest plans after ``found`` with their seconds: of those that the search found to fit, which are not
-    simulated again, of usual plans, known mappers and the best of the grid, those that fit and that a framework can express. No
-    two have the same degrees, stage of ZeRO and recomputation."""
+    """Return the ``count`` fastest plans after ``found`` with their seconds: of usual plans, known mappers and the best of the
+    grid, those that fit and that a framework can express. Those that the search found to fit are not simulated again. No two have
+    the same degrees, stage of ZeRO and recomputation."""
 
     def over() -> bool:
         return deadline.expired

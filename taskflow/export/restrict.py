@@ -37,9 +37,12 @@ from taskflow.programs import load_program
 CUT_WEIGHTS = {"linear", "embedding", "conv2d"}
 TRIES = 2
 DEGREES, PIPELINES = ("tensor", "context", "experts"), ("pipeline", "virtual", "schedule")  # choices alike for all degrees
-CHOICES = (*DEGREES, "zero", "recompute", "overlap", "prefetch", "split", *PIPELINES)
+CHOICES = (*DEGREES, "ulysses", "zero", "recompute", "overlap", "prefetch", "split", *PIPELINES)
 """Words of plans that a framework may not have whatever the others say; those that take longest to look at come last."""
-BESIDE = {"tensor": ("loss_parallel",), "virtual": ("pipeline",), "schedule": ("pipeline", "virtual"), "prefetch": ("zero",)}
+BESIDE = {
+    "tensor": ("loss_parallel",), "ulysses": ("context",), "virtual": ("pipeline",), "schedule": ("pipeline", "virtual"),
+    "prefetch": ("zero",),
+}
 """Words that a choice needs beside it."""
 
 
