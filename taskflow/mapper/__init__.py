@@ -27,7 +27,7 @@ from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches, sample_dim
 from taskflow.mapper.pipeline_schedules import Pass, PassKind, PipelineSchedule, rank_passes
 from taskflow.mapper.placed_devices import placed_devices
-from taskflow.mapper.plan import HybridPlan, is_plan, parse_plan
+from taskflow.mapper.plan import HybridPlan, is_plan, parse_plan, plan_with
 from taskflow.mapper.plan_of import plan_of
 from taskflow.mapper.plan_words import WORDS
 from taskflow.mapper.report import MeasuredTask, Profile

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -155,6 +156,19 @@ class HybridPlan:
 
     def __str__(self) -> str:
         return " ".join(text for word in WORDS if (text := word.text(self)))
+
+
+def plan_with(plan: HybridPlan, **changes: Any) -> HybridPlan:
+    """Return the plan with these fields changed, and without the words that do not go with them: a ring of keys where there is no
+    context any more. Raises ValueError if the changes themselves do not go together."""
+    changed = copy(plan)
+    for name, value in changes.items():
+        object.__setattr__(changed, name, value)
+    usual = {of.name: of.default for of in fields(plan)}
+    for word in WORDS:
+        if word.field not in changes and word.check(changed):
+            object.__setattr__(changed, word.field, usual[word.field])
+    return replace(changed)  # which looks at all words
 
 
 def is_plan(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from taskflow.mapper import BLOCK, HybridPlan, PipelineSchedule
+from taskflow.mapper import BLOCK, HybridPlan, PipelineSchedule, plan_with
 from taskflow.optimizer.grid.stages import PlanSums
 
 AHEAD = (BLOCK, 1, 2, 3, 4)  # layers whose weights are gathered ahead
@@ -52,13 +52,9 @@ def _all(plan: HybridPlan, sums: PlanSums, node: int) -> Iterator[HybridPlan]:
             t, c = degrees["tensor"], degrees["context"]
             if (t * c > node and (t > node or c not in sums.axes.contexts(t))) or degrees["data"] % plan.experts:
                 continue
-            virtual = plan.virtual if degrees["pipeline"] > 1 else 1
-            if degrees["pipeline"] > 1 and plan.schedule.chunks not in (None, virtual):
+            if degrees["pipeline"] > 1 and plan.schedule.chunks not in (None, plan.virtual):
                 continue
-            yield replace(
-                plan, tensor=t, context=c, ulysses=plan.ulysses and c > 1, pipeline=degrees["pipeline"], data=degrees["data"],
-                virtual=virtual, stages=(), regather=plan.regather and t > 1,
-            )
+            yield plan_with(plan, **degrees, stages=())
 
 
 def _ordered(plan: HybridPlan) -> Iterator[HybridPlan]:
@@ -217,20 +213,10 @@ def _sharded(plan: HybridPlan, layers: int) -> Iterator[HybridPlan]:
     if (plan.data or 1) * plan.context == 1:
         return
     for zero in range(4):
-        yield _at_stage(plan, zero)
+        yield plan_with(plan, zero=zero, zero_layers=())
         if layers > 2:
             now = plan.zeros_of(layers)
             for ends in (True, False):
                 new = tuple(zero if (i in (0, layers - 1)) is ends else other for i, other in enumerate(now))
                 if len(set(new)) > 1:
-                    yield _at_stage(plan, max(new), new)
-
-
-def _at_stage(plan: HybridPlan, zero: int, layers: tuple[int, ...] = ()) -> HybridPlan:
-    """The plan at another stage of ZeRO, which is the highest if ``layers`` have several, without what that has no use for."""
-    gathered = {1, 2} & set(layers or (zero,))
-    return replace(
-        plan, zero=zero, zero_layers=layers, prefetch=plan.prefetch if zero > 2 else BLOCK,
-        shard_group=plan.shard_group if zero > 1 else 0,
-        overlap="grads" if plan.overlap == "all" and not gathered else plan.overlap,
-    )
+                    yield plan_with(plan, zero=max(new), zero_layers=new)

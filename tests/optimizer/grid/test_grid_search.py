@@ -7,17 +7,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from math import inf
+from random import Random
 from time import process_time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from drawn_plans import drawn
 
 from taskflow.cli.main import main
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
-from taskflow.mapper import HybridParallel, HybridPlan, PipelineSchedule, Strategy, choose, layer_numbers, map_graph
+from taskflow.mapper import (
+    HybridParallel,
+    HybridPlan,
+    PipelineSchedule,
+    Strategy,
+    choose,
+    layer_numbers,
+    map_graph,
+    parse_plan,
+)
 from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
@@ -405,6 +416,28 @@ def test_neighbours_differ_in_one_choice_and_divide() -> None:
     evaluator = make_evaluator(grid.graph, grid.machine, rule=RULE)
     for one in [one for one in found if one.recompute_layers or one.zero_layers or one.stages][:4]:
         assert evaluator.set(map_graph(HybridParallel(one), grid.graph, grid.machine)) > 0
+
+
+def test_plans_of_any_words_have_neighbours() -> None:
+    """Also of words that no grid has: a neighbour leaves out those that do not go with what it changes."""
+    grid, random, tried = PlanGrid(network(batch=8), machine(8), RULE), Random(0), 0
+    for text, devices in (drawn("Llama", random) for _ in range(400)):
+        try:
+            plan = parse_plan(text)
+        except ValueError:
+            continue
+        if devices == 8:
+            tried += 1
+            assert plan not in list(neighbours(plan, grid.sums, 8, 8))
+            assert plan not in list(quick_neighbours(plan, grid.sums, 8))
+    assert tried > 30
+
+
+def test_a_search_climbs_from_a_start_of_any_words(everywhere: None) -> None:
+    graph = network(layers=2)
+    start = map_graph(HybridParallel("t2 nosp d1 mb1 overlap=none"), graph, machine())
+    found = search(graph, machine(), rule=RULE, starts=[start], budget="200p")
+    assert found.seconds < found.starts[start.name]
 
 
 def test_every_schedule_is_tried_where_both_ends_share_a_weight() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
-from taskflow.mapper import DataParallel, HybridParallel, HybridPlan, PipelineSchedule, map_graph, samples
+from taskflow.mapper import DataParallel, HybridParallel, HybridPlan, PipelineSchedule, map_graph, plan_with, samples
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
@@ -81,7 +81,8 @@ def changed(plan: HybridPlan, grid: PlanGrid, random: Random) -> HybridPlan:
     if parts.may_split and (plan.micro_batch or 1) % parts.split == 0 and random.random() < 0.3:
         plan = parts
     if random.random() < 0.4:
-        plan = replace(plan, zero_layers=tuple(random.choices(range(4), k=layers)))
+        zeros = tuple(random.choices(range(4), k=layers))
+        plan = plan_with(plan, zero=max(zeros), zero_layers=zeros)
     if random.random() < 0.5:
         levels = random.choices(list(grid.sums.masks), k=layers)
         plan = replace(plan, recompute_layers=tuple(levels))
