@@ -184,6 +184,24 @@ def test_writes_go_to_a_containing_instance_unless_exact() -> None:
         assert last.instances == (Instance(A, where, 0),)
 
 
+def test_what_is_read_and_written_is_in_the_largest_instance() -> None:
+    """Where two hold as much of it: later reads of any Rect in the larger one find it there."""
+    *_, last = run((0, on(READ, 4, 8)), (0, on(READ, 0, 12)), (0, on(READ_WRITE, 4, 8)))
+    assert last.instances == (Instance(A, span(0, 12), 0),) and last.copies == ()
+
+
+def test_a_launch_shares_movements_of_earlier_launches_alone() -> None:
+    """Of two arguments of a launch that read the same, one brings it for both."""
+    launched = Analysis().launch([on(READ, 0, 8), on(READ, 0, 8)], 0)
+    assert len(launched.copies) == 1 and launched.shares == ()
+
+
+@BOTH
+def test_sums_come_in_the_order_of_launches_whatever_their_rects(exact: bool) -> None:
+    *_, last = run((0, on(REDUCE, 4, 12)), (0, on(REDUCE, 0, 12)), (1, on(READ, 0, 12)), exact=exact)
+    assert [c.launches for c in last.reductions[0].contributions] == [(0,), (1,)]
+
+
 @BOTH
 def test_reductions_accumulate_per_processor_and_are_summed_in_program_order(exact: bool) -> None:
     launches = run(
