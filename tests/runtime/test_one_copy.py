@@ -16,6 +16,7 @@ from taskflow.mapper.strategy import Strategy
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor
+from taskflow.runtime.program.storage import PersistentBuffers
 from taskflow.runtime.transport.local import LocalTransport
 from taskflow.runtime.weights import aliased_memory as share_weights
 from taskflow.runtime.weights import shared_memory as memory_of_ranks
@@ -125,6 +126,14 @@ def test_numbers_stay_bit_for_bit(seed: int, monkeypatch: pytest.MonkeyPatch) ->
     assert saved == together.kept.common
     together.set_parameters(ours)
     assert together.train(feeds(9, CONFIG)) == apart.train(feeds(9, CONFIG))
+
+
+def test_a_memory_of_several_names_is_counted_once_by_who_made_it() -> None:
+    kept = PersistentBuffers()
+    kept.share("here", ["a", "b"], np.zeros(3), own=True)
+    assert (kept.nbytes, kept.lent_nbytes) == (24, 0)
+    kept.share("there", ["c", "d"], np.zeros(5), own=False)
+    assert (kept.nbytes, kept.lent_nbytes) == (24, 40)
 
 
 class Meeting(LocalTransport):

@@ -65,6 +65,17 @@ def test_null_runtime_takes_the_simulated_time(seed):
     replayed = replay(tasks, schedules, timeline, machine, cost)
     assert replayed.makespan == timeline.makespan
     assert replayed.spans == timeline.spans
+    (tag_count,) = {one.tag_count for one in schedules}  # all reserve as many
+    assert all(tag < tag_count for one in schedules for tag in one.tags.values())
+
+
+def test_what_nobody_writes_is_sent_again_when_the_last_send_of_it_is_over() -> None:
+    """A channel takes no second message while the first is under way."""
+    emit = Emitter(2)
+    there = [emit.whole(emit.buffer("x", Rect((0,), (8,)), processor, np.dtype(np.float32), kept=True)) for processor in (0, 1)]
+    emit.transfer("message", *there)
+    first, second = schedule(emit.graph, [0], Placement(2, 2), 0).items
+    assert isinstance(first, WaitSend) and first.copy is first.needed_by and isinstance(second, Send)
 
 
 def test_a_copy_occupies_who_makes_it():

@@ -16,6 +16,7 @@ from programs.start import mpirun
 from starting import environment, needs_mpi
 
 from taskflow.runtime.job.polling import Backoff, Doorbell, pace_for, poll, watchdog_limit
+from taskflow.runtime.transport.base import verify_exchange
 from taskflow.runtime.transport.local import LocalTransport
 
 
@@ -40,6 +41,13 @@ def test_the_others_wait_patiently_while_one_plans() -> None:
 def test_mpi_alone() -> None:
     ended = mpirun(1, "failing.py", "barrier")
     assert (ended.code, ended.text) == (0, "ready\n")
+
+
+def test_an_exchange_gives_nothing_to_itself_and_fills_the_array() -> None:
+    assert verify_exchange("x", np.zeros(7), [[0, 2, 1], [1, 0, 0], [3, 1, 0]], (0, 4, 5), 0) == 3
+    for counts in ([[1, 2], [3, 0]], [[0, 2], [5, 1]], [[0, 2], [6, 0]], [[0, 2]], [[0, -2], [9, 0]], [[0, 2, 1], [4, 0, 1]]):
+        with pytest.raises(ValueError, match=r"^x: needs for each rank how many elements"):
+            verify_exchange("x", np.zeros(7), counts, (0, 4), 0)
 
 
 def test_local_transport() -> None:

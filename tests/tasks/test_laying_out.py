@@ -12,8 +12,10 @@ from taskflow.machine import host
 from taskflow.mapper import choose
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor
-from taskflow.runtime.program.schedule import Placement, schedule
+from taskflow.runtime.program.schedule import ByteRange, Placement, RunTask, Send, WaitSend, schedule
+from taskflow.runtime.program.schedule import _span as span_of
 from taskflow.tasks.items import items_of, lifetimes
+from taskflow.tasks.items import rooms as rooms_of
 from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import roofline, simulate
 from taskflow.tasks.task import Compute, Kind, TaskGraph
@@ -71,6 +73,22 @@ def test_gradients_come_to_lie_there() -> None:
             ]
             assert meets and all(other.last < life.first or other.first > life.last for other in meets)
     assert plan.memory.nbytes < sum(life.nbytes for life in without) and rooms > 0
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_room_is_written_when_what_was_sent_from_there_has_left(rank: int) -> None:
+    """In a step, what the step before has sent: rooms lie where gradients were."""
+    tasks, order = tasks_of(recurrent(steps=4), SGD(0.1), 3)
+    plan, leaving = schedule(tasks, order, Placement(3, 3), rank), dict[int, ByteRange]()
+    for item in (*plan.items, *plan.items):
+        if isinstance(item, Send):
+            leaving[item.task.number] = span_of(tasks, plan.memory, item.task.reads[0])
+        elif isinstance(item, WaitSend):
+            leaving.pop(item.copy.number, None)
+        elif isinstance(item, RunTask):
+            for buffer, nbytes in rooms_of(item.task.work).items():
+                low = plan.memory.offsets[~buffer]
+                assert not any(ByteRange(-1, low, low + nbytes).meets(span) for span in leaving.values())
 
 
 @pytest.mark.parametrize("name", ["onednn", "native"])
