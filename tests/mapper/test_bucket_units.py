@@ -69,6 +69,11 @@ def test_what_is_in_a_bucket(seed: int) -> None:
             assert held - whole[bucket[-1].block] < size or whole[bucket[-1].block] > size
 
 
+def test_a_large_block_is_divided_as_soon_as_a_bucket_is_left() -> None:
+    layers = [BucketLayer(f"h.{i}", "h", 10, "a", 20) for i in range(5)]
+    assert [len(bucket) for bucket in divided(layers[:4])] == [2, 2] and [len(bucket) for bucket in divided(layers)] == [2, 3]
+
+
 def test_sizes_are_those_of_the_libraries() -> None:
     assert default_bucket(0, 512) * 4 == 25 * 2**20 and default_bucket(0, 1) == default_bucket(2, 8) == default_bucket(3, 8) == 0
     assert (default_bucket(1, 8), default_bucket(1, 512)) == (40_000_000, 512_000_000)

@@ -220,6 +220,8 @@ def test_layers_are_dealt_to_stages() -> None:
     graph = decoder()
     assert layers(graph, 3) == [2, 2, 2] and layers(graph, 4) == [1, 2, 2, 1]  # first and last have more to do besides
     assert layers(graph, 3, (1, 3, 2)) == [1, 3, 2]
+    halves = stages_of(decoder(7), 2)
+    assert [halves[f"h.{i}.ln_1"] for i in range(7)] == [0, 0, 0, 0, 1, 1, 1]  # the last has the scores of all words
 
 
 def test_with_a_stage_or_two_more_than_layers_what_is_beside_these_has_its_own() -> None:
