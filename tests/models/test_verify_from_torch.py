@@ -239,6 +239,11 @@ def test_functions_with_corners_pass(function: Any) -> None:
         from_torch(Net(), (16, 8))
 
 
+def test_pooling_does_not_choose_among_means_that_are_equal_up_to_rounding() -> None:
+    pools = (nn.AvgPool2d(3), nn.AdaptiveAvgPool2d(3), nn.MaxPool2d(2, 2, 1))
+    from_torch(nn.Sequential(*pools, nn.Flatten(1), nn.Linear(16, 5)), (4, 4, 8, 7))
+
+
 def test_a_clamp_whose_gradient_at_its_bounds_is_another_is_found(monkeypatch: Any) -> None:
     other = not arithmetic.clamp_stops_at_bounds()
     monkeypatch.setattr(arithmetic, "clamp_stops_at_bounds", lambda: other)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -23,22 +24,31 @@ KINDS = {
 """Operators whose derivative jumps, or is infinite, somewhere."""
 CHOOSING = {"top2_gating", "top_k", "top_k_routing"}
 """Operators that choose among equal numbers, in an order that PyTorch leaves open."""
+AT_ZERO = {"abs", "leaky_relu", "log", "max_pool2d", "pow", "relu", "rsqrt", "sqrt"}
+"""Those of which it jumps at 0 alone; of `max_pool2d`, which takes the first of the largest, where several are 0."""
 BENDS = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 6.0, -6.0, 0.3)
 """Bounds that people use, and a number that keeps means away from them."""
+MANY = 1100
+"""So many numbers that hardly two sums of a few are equal."""
 ZEROS = (0.0, -0.0, 0.0, 0.0)
 
 
 def at_corners(module: nn.Module, trial: Trial) -> Iterator[tuple[Trial, list[Any]]]:
     """Yield what to run a module on for its corners; ``trial`` has a copy of it with random numbers. First inputs with zeros, then
-    inputs without, then weights that the module itself has as zeros. Nothing for networks without corners."""
+    inputs without, then weights that the module itself has as zeros. Nothing for networks without corners. Where these are all at
+    0, the other numbers are any: of a few, means are equal up to rounding, by which pooling would choose the largest."""
     kinds = {node.operator.kind for node in trial.followed.graph}
     compares = any(n.operator.kind == "compare" and n.specs[0].differentiable for n in trial.followed.graph)
     if not (kinds & KINDS or compares) or kinds & CHOOSING:
         return
-    yield trial, feeds_of(trial, ZEROS + BENDS)
-    yield trial, feeds_of(trial, BENDS)
+    bends = compares or not kinds & KINDS <= AT_ZERO
+    others = BENDS if bends else tuple(np.random.default_rng(1).standard_normal(MANY))
+    zeros = ZEROS * (len(others) // len(BENDS))
+    yield trial, feeds_of(trial, zeros + others)
+    if bends:
+        yield trial, feeds_of(trial, BENDS)
     if (zeroed := _with_its_zeros(module, trial.module)) is not None:
-        yield replace(trial, module=zeroed), feeds_of(trial, ZEROS + BENDS)
+        yield replace(trial, module=zeroed), feeds_of(trial, zeros + others)
 
 
 def _with_its_zeros(module: nn.Module, copied: nn.Module) -> nn.Module | None:
