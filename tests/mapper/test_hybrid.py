@@ -245,6 +245,11 @@ def test_networks_without_layers_are_dealt_by_flops() -> None:
     assert [stages_of(graph, 2)[name] for name in "abcd"] == [0, 0, 1, 1]
     with pytest.raises(ValueError, match="10 stages need as many operators with inputs, unnamed has 9"):
         stages_of(graph, len(graph))
+    unequal = OperatorGraph("float64", "unequal")
+    x = taskflow.input(unequal, (4, 8), name="x")
+    for name, width in (("a", 4), ("b", 24), ("c", 3)):  # 32, 96 and 72 products
+        x = taskflow.linear(x, width, name=name)
+    assert [stages_of(unequal, 2)[name] for name in "abc"] == [0, 0, 1]  # the half of b comes before half of all
 
 
 @pytest.mark.parametrize("plan", ["d8 bucket=layer", "d4 p2 mb1 bucket=600", "d8 mb1 zero1 bucket=1K"])

@@ -145,6 +145,7 @@ def other_dims(content: dict) -> None:
     (operator("softmax", processors=[0, 1, 0]), "operator softmax: 2 pieces need as many processors, got 3"),
     (operator("softmax", copies=0), "operators.softmax.copies: must be an integer from 1 to 2..62, got 0"),
     (operator("softmax", copies=2), "operator softmax: 2 x 2 copies need as many processors, got 2"),
+    (operator("softmax", copies=2, processors=[0, 0, 1, 1]), "operator softmax: copies of a piece run on different processors"),
     (operator("softmax", weights=[[1, 2]]), "operator softmax: needs one list of weights a dimension"),
     (operator("softmax", weights=[[1, 2, 3], [], [], []]), "operator softmax: n needs 2 weights"),
     (operator("softmax", weights=[[1, -2], [], [], []]),
