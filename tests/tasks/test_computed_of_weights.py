@@ -26,6 +26,7 @@ from taskflow.mapper import (
 )
 from taskflow.tasks import ReduceScatter
 from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.owners import nearest_copy
 from taskflow.tasks.task import Kind
 
 STEPS = 4
@@ -114,3 +115,9 @@ def test_a_mapper_that_places_pieces_itself_has_each_once() -> None:
 
     strategy = map_graph(Packed(), model(), taskflow.host(4))
     assert strategy["bounded"] == OpConfig((1, 1), (0, 1), copies=2)
+
+
+def test_copies_are_given_within_a_group_of_neighbours() -> None:
+    """Of groups of two from the second on; who comes behind the last takes from the first, and so on."""
+    assert [nearest_copy([2, 4], processor) for processor in (2, 3, 4, 5, 6, 7, 8)] == [2, 2, 4, 4, 2, 2, 4]
+    assert [nearest_copy([0, 3, 4], processor) for processor in (1, 2, 5, 7)] == [0, 3, 4, 4]  # most leading digits in common

@@ -28,7 +28,8 @@ from taskflow.regions import Rect
 from taskflow.rules import SGD
 
 N = 4  # processors
-SEEDS = fast_among(range(24), range(10))
+EVERY = range(24)
+SEEDS = fast_among(EVERY, range(10))
 Cuts = dict[str, OpConfig]
 Table = np.ndarray  # type: ignore[type-arg]  # elements or bytes (source, target)
 
@@ -91,7 +92,7 @@ def edges(graph: OperatorGraph) -> Iterator[tuple[Tensor, list[tuple[Node, int]]
                 yield tensor, uses
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EVERY)
 def test_every_element_that_a_piece_needs_comes_from_its_owner(seed: int) -> None:
     graph, configs = case(seed)
     accesses = Accesses(graph)
@@ -152,7 +153,7 @@ def busy(links: dict[int, float], nbytes: Table) -> None:
 
 
 @pytest.mark.parametrize("sums", SUMS)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EVERY)
 def test_loads_are_the_seconds_of_all_elements(seed: int, sums: SyncAlgorithm) -> None:
     graph, configs = case(seed)
     evaluator = new_evaluator(graph, shared(N), Odd(2), SGD())
@@ -229,7 +230,7 @@ def met(graph: OperatorGraph, tensor: Tensor, reader: Node, index: int, configs:
     ]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", EVERY)
 def test_messages_between_few_pieces_are_counted_one_by_one(seed: int) -> None:
     """All pieces of a reader are looked at if there are fewer than twice LOOKS."""
     assert N < 2 * LOOKS
