@@ -318,10 +318,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         model_type="longt5", d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, local_radius=7, decoder_start_token_id=0,
         **WORDS,
     ),
-    "Switch": dict(
-        model_type="switch_transformers", d_model=64, d_kv=16, d_ff=128, num_layers=2, num_decoder_layers=2, num_heads=4,
-        num_experts=4, decoder_start_token_id=0, router_jitter_noise=0.0, **WORDS,
-    ),
     "DeBERTa": dict(
         model_type="deberta", architectures=["DebertaForMaskedLM"], max_position_embeddings=64, relative_attention=True,
         pos_att_type=["c2p", "p2c"], **WIDTH, **WORDS,
@@ -629,6 +625,33 @@ CONFIGS: dict[str, dict[str, Any]] = {
         model_type="gpt-sw3", vocab_size=211, n_positions=64, n_embd=64, n_layer=2, n_head=4, bos_token_id=1,
         eos_token_id=2, architectures=["GPT2LMHeadModel"],
     ),
+    "Phi-4 mini (longrope)": dict(
+        model_type="phi3", partial_rotary_factor=0.75, original_max_position_embeddings=16,
+        rope_scaling=dict(type="longrope", short_factor=[1.0] * 6, long_factor=[2.0] * 6), **DECODER,
+    ),
+    "PhiMoE": dict(
+        model_type="phimoe", num_local_experts=4, router_jitter_noise=0.01, input_jitter_noise=0.01,
+        rope_scaling=dict(
+            type="longrope", short_factor=[1.0] * 8, long_factor=[2.0] * 8, short_mscale=1.1, long_mscale=1.2,
+            original_max_position_embeddings=16,
+        ), **DECODER,
+    ),
+    "CANINE": dict(
+        model_type="canine", architectures=["CanineForSequenceClassification"], max_position_embeddings=64,
+        local_transformer_stride=8, num_hash_buckets=64, num_hash_functions=4, **WIDTH,
+    ),
+    "Perceiver": dict(
+        model_type="perceiver", architectures=["PerceiverForMaskedLM"], num_latents=8, d_latents=64, d_model=32, num_blocks=1,
+        num_self_attends_per_block=2, num_self_attention_heads=4, num_cross_attention_heads=4, max_position_embeddings=64, **WORDS,
+    ),
+    "RecurrentGemma": dict(
+        model_type="recurrent_gemma", lru_width=64, attention_window_size=8, **DECODER | dict(num_hidden_layers=3),
+    ),
+    "RWKV": dict(
+        model_type="rwkv", hidden_size=64, attention_hidden_size=64, num_hidden_layers=2, context_length=64, intermediate_size=128,
+        **WORDS,
+    ),
+    "xLSTM": dict(model_type="xlstm", hidden_size=64, embedding_dim=64, num_heads=4, num_blocks=2, num_hidden_layers=2, **WORDS),
 }
 LARGE: dict[str, tuple[dict[str, Any], int, int]] = {
     "GPT-2 XL": (dict(model_type="gpt2", n_layer=48, n_head=25, n_embd=1600), 64, 1024),

@@ -118,6 +118,8 @@ def _compared(module: Any, keywords: dict[str, Any], masked: bool, exported: boo
     try:
         loss = _trained(exact, given, labels)
     except RuntimeError:  # its code has no other type than float32
+        loss = float("nan")
+    if not np.isfinite(loss):  # or gives NaN in another one
         exact, loss = module, _trained(copy.deepcopy(module), keywords, labels)
     gradients = {name: _gradient(parameter).double() for name, parameter in exact.named_parameters()}
     largest = max(float(gradient.abs().max()) for gradient in gradients.values())

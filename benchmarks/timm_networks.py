@@ -110,6 +110,12 @@ TIMM: dict[str, tuple[str, dict[str, Any], int]] = {
         "swinv2_cr_tiny_224",
         dict(img_size=64, patch_size=2, depths=(1, 1, 1, 1), embed_dim=16, num_heads=(1, 2, 2, 4), window_size=4), 64,
     ),
+    "PoolFormer": ("poolformer_s12", dict(depths=(1, 1, 1, 1), dims=(16, 32, 32, 64)), 64),
+    "FocalNet": ("focalnet_tiny_srf", dict(depths=(1, 1, 1, 1), embed_dim=16), 64),
+    "MobileNet v4": ("mobilenetv4_conv_small_035", {}, 64),
+    "Res2Net": ("res2net50_26w_4s", dict(layers=(1, 1, 1, 1)), 64),
+    "HardCoRe-NAS": ("hardcorenas_a", {}, 64),
+    "DaViT": ("davit_tiny", dict(depths=(1, 1, 1, 1), embed_dims=(16, 32, 32, 64), num_heads=(1, 2, 2, 4)), 224),
 }
 CLASSES = 10
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -118,6 +119,7 @@ class OperatorGraph:
         self.calls: dict[str, FrameworkCall] = {}  # by operator's name, for a network that was read from a framework's code
         self.carries: list[tuple[Tensor, Tensor]] = []  # (state, the tensor that it becomes in the next step)
         self._names: dict[str, int] = {}
+        self._twins: dict[str, tuple[Parameter, ...]] = {}  # within `again`: parameters of the operators of a layer, by their names
         self._shared: set[int] = set()  # the nodes that are `Node.of_weights`
         self._samples_at: dict[tuple[int, int], int] = {}  # axis of the samples of (node, output), where that is not the first
         self._perhaps: set[int] = set()  # nodes made of constants whose first size is that of the samples, until they are read
@@ -131,7 +133,7 @@ class OperatorGraph:
         parameters: Sequence[Parameter] | None = None,
     ) -> tuple[Tensor, ...]:
         """Add a node and return its outputs; ``parameters`` shares those of an earlier node instead of making new ones."""
-        name = self._fresh(name or operator.kind)
+        twin, name = self._twins.get(name or operator.kind, ()), self._fresh(name or operator.kind)
         for tensor in inputs:
             if tensor.graph is not self:
                 raise ValueError(f"{name}: input {tensor.name} belongs to another graph")
@@ -141,6 +143,7 @@ class OperatorGraph:
         for shape in (*(s.shape for s in outputs), *(w.shape for w in wanted)):
             if prod(map(int, shape)) > MOST_ELEMENTS:
                 raise ValueError(f"{name}: an array {list(shape)} has more than 2**50 elements, which no machine holds")
+        parameters = twin or None if parameters is None else parameters
         if parameters is None:
             dtype = next((s.dtype for s in outputs if s.differentiable), self.dtype)
             parameters = tuple(
@@ -178,6 +181,16 @@ class OperatorGraph:
         if number not in self._perhaps and self._perhaps:
             self._decide(node)
         return tensors
+
+    @contextmanager
+    def again(self, layer: str) -> Iterator[None]:
+        """Within the block an operator has the parameters of the one that is already there under the same name, of a layer whose
+        operators' names are ``layer``, or begin with it and a point."""
+        self._twins = {n.name: n.parameters for n in self.nodes if f"{n.name}.".startswith(f"{layer}.")}
+        try:
+            yield
+        finally:
+            self._twins = {}
 
     def _along_samples(
         self, operator: Operator, inputs: Sequence[Tensor], specs: tuple[Spec, ...], dims: tuple[Dim, ...]

@@ -252,7 +252,7 @@ def _no_operators(run: SearchRun) -> str:
     if not run.found:
         return ""
     why = ""
-    # Data parallelism, which is the first, is evaluated to its end.
+    # Data parallelism, which is the first, is evaluated to its end where it may fit.
     pieces = 0 if run.plans_alone else len(run.evaluator.graph) * len(run.evaluator.machine.processors)
     if not run.no_plans and run.deadline.left <= pieces * PIECE_SECONDS:
         why = "no budget left"
@@ -281,7 +281,8 @@ def _operators(run: SearchRun) -> SearchResult | None:
         )
     options, deadline = run.options, run.deadline
     left = max(1, options.budget.proposals - run.proposals)  # what people write is looked at in any case
-    options = replace(options, budget=replace(options.budget, proposals=left), answered=options.answered or run.found is not None)
+    answered = options.answered or run.found is not None or not run.whole  # for what has its weights whole nobody waits then
+    options = replace(options, budget=replace(options.budget, proposals=left), answered=answered)
     if run.target is not None:
         seconds = max(SEARCH_SHARE * deadline.left, 1e-3)
         options = replace(options, budget=Budget(seconds, left), deadline=deadline.part(seconds))

@@ -251,10 +251,12 @@ class SearchSession:
             stopped = "interrupted"
         self._fall_back()
         if self.best is None:
+            found = f"search: found no plan for {self.evaluator.graph.name} that fits the memory of {self.evaluator.machine.name}"
+            if self._refused is None:
+                raise NothingFits(f"{found} in time: none was looked at")
             raise NothingFits(
-                f"search: found no plan for {self.evaluator.graph.name} that fits the memory of {self.evaluator.machine.name} "
-                f"({self.refused} refused; the last: {self._why_refused()}); use more processors, a smaller "
-                f"batch or a larger budget"
+                f"{found} ({self.refused} refused; the last: {self._why_refused()}); use more processors, a smaller batch or a "
+                "larger budget"
             )
         self._tell(final=True)
         return SearchResult(
@@ -279,8 +281,7 @@ class SearchSession:
     def _why_refused(self) -> str:
         """Why the last plan that was refused does not fit; as the runtime plans its memory, if that takes little time."""
         check, plan = self.options.lacks, self._refused
-        if plan is None:
-            return "none was looked at"
+        assert plan is not None
         soon = not self.options.answered and sum(len(config.processors) for config in plan.configs.values()) <= MOST_TASKS
         return (check.surely(plan) if soon and isinstance(check, MemoryCheck) else "") or self._refusal
 

@@ -35,6 +35,8 @@ REFUSED = {
     "Llama 4, chunks of 8": "hands on a type, which stages cannot give each other",
     "ConvBERT": "reads the buffer convbert.embeddings.token_type_ids, which belongs to a layer",
     "Funnel": "forward changes funnel.decoder.attention_structure.seq_len",
+    **dict.fromkeys(("Phi-4 mini (longrope)", "PhiMoE"), "copy in model.rotary_emb changes a tensor in place"),
+    "Perceiver": "forward hands on a Embedding, which stages cannot give each other",
     "Llama 4, images": "cannot follow Llama4ForConditionalGeneration",  # without images its own code fails
 }
 

@@ -24,6 +24,7 @@ import torch_cases_choices  # noqa: E402, F401
 import torch_cases_complex  # noqa: E402  they fill CASES
 import torch_cases_draws  # noqa: E402, F401
 import torch_cases_fourier  # noqa: E402, F401
+import torch_cases_gradients  # noqa: E402, F401
 import torch_cases_images  # noqa: E402, F401
 import torch_cases_integers  # noqa: E402, F401
 import torch_cases_layers  # noqa: E402, F401
@@ -165,9 +166,7 @@ def test_attention_with_sinks_keeps_no_scores_where_its_mask_is_a_rule(name: str
     assert kinds.count("attention_blocks") == blocks and ("softmax" in kinds) == (not blocks)
 
 
-@pytest.mark.parametrize("name", [
-    "custom_gradient", "own_gradient_straight_through", "own_gradient_through_a_clamp", "own_gradient_that_is_clipped",
-])
+@pytest.mark.parametrize("name", ["gradient_that_is_summed", "own_gradient_that_is_clipped"])
 def test_a_gradient_that_is_no_derivative_is_named_without_verification(name: str) -> None:
     why = r"forward calls \w+, a custom autograd.Function, whose backward is not the derivative of its forward"
     with pytest.raises(ValueError, match=why):

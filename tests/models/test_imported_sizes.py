@@ -69,6 +69,15 @@ def _simulated(graph: Any, machine: Any) -> tuple[float, int]:
     return found["iteration_seconds"], found["peak_memory_bytes"]
 
 
+def test_a_mask_that_indices_open_is_never_an_array() -> None:
+    """DeepSeek V3.2 shows each token the keys that an indexer chooses: 64 masks of 4,096 x 4,096."""
+    config = imports.CONFIGS["DeepSeek V3.2"] | dict(max_position_embeddings=4096, index_topk=512)
+    graph = from_config(config, 64, 4096)
+    arrays = [node.operator for node in graph if isinstance(node.operator, ConstantArray)]
+    whole = [array for array in arrays if isinstance(array.values, np.ndarray)]
+    assert max(array.values.size for array in whole) <= recipes.LARGE and sum(array.values.size for array in whole) < 2**21
+
+
 @pytest.mark.parametrize("name", fast_among(["Llama", "Gemma 2", "T5", "Qwen3"], ["Gemma 2"]))
 def test_a_network_in_bfloat16_computes_what_pytorch_computes(name: str) -> None:
     """The losses of the module in float32 and in bfloat16 differ by rounding; ours in bfloat16 by no more than a few times that."""

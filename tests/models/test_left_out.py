@@ -135,6 +135,7 @@ SIZES: dict[str, Any] = dict(
 )
 LLAMA = SIZES | dict(model_type="llama", architectures=["LlamaForCausalLM"])
 MIXTRAL = SIZES | dict(model_type="mixtral", architectures=["MixtralForCausalLM"], num_local_experts=4, num_experts_per_tok=2)
+PHIMOE = SIZES | dict(model_type="phimoe", architectures=["PhimoeForCausalLM"], num_local_experts=4, input_jitter_noise=0.01)
 BERT = {key: value for key, value in SIZES.items() if key != "num_key_value_heads"} | dict(model_type="bert")
 MBART = dict(
     model_type="mbart", architectures=["MBartForConditionalGeneration"], d_model=32, encoder_layers=1, decoder_layers=1,
@@ -205,6 +206,9 @@ def hf() -> Any:
         "reads sounds; 160,000 numbers a sample", "the config's layerdrop (0.1), by which", "each step draws (apply_spec_augment)",
         "no loss depends on hubert.masked_spec_embed",
     ]),
+    (MIXTRAL | dict(router_jitter_noise=0.1), ["noise of what its routers read (jitter_noise=0.1) is left out"]),
+    (LLAMA | dict(model_type="my_llama"), ["has no model_type 'my_llama'; planned as 'llama', whose class the config names"]),
+    (PHIMOE, ["(input_jitter_noise=0.01) is left out", "its routers (PhimoeTopKRouter) draw experts by chance in training"]),
     (MIXTRAL | dict(output_router_logits=True), ["the auxiliary loss of its router (router_aux_loss_coef=0.001) is left out"]),
 ])
 def test_configs(config: dict[str, Any], said: list[str], hf: Any) -> None:
@@ -217,11 +221,6 @@ def test_configs(config: dict[str, Any], said: list[str], hf: Any) -> None:
     (LLAMA | dict(hidden_act="swishh"), "cannot be built: transformers has no hidden_act 'swishh'; did you mean swish"),
     (LLAMA | dict(rope_scaling={"rope_type": "foo", "factor": 2.0}), "transformers has no rope_type 'foo'"),
     (LLAMA | dict(architectures=["LlamaForNothing"]), "no class LlamaForNothing.* has no such head"),
-    (LLAMA | dict(rope_scaling={
-        "rope_type": "longrope", "factor": 2.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
-        "original_max_position_embeddings": 64,
-    }), "changes the buffer model.rotary_emb.inv_freq"),
-    (MIXTRAL | dict(router_jitter_noise=0.1), "does in evaluation what it does not do in training"),
     (BERT | dict(architectures=["BertForSequenceClassification"], num_labels=1), "regression; choose loss=mse_loss"),
     (BERT | dict(architectures=["BertForSequenceClassification"], problem_type="multi_label_classification"), "binary cross-"),
     (HUBERT | dict(architectures=["HubertForCTC"], vocab_size=32), "trained by CTC, a loss that there is not here; choose loss=ms"),
@@ -234,6 +233,23 @@ def test_configs_that_are_refused(config: dict[str, Any], why: str, hf: Any) -> 
     with pytest.raises(ValueError, match=why) as error:
         hf.from_config(config, 2, steps)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("steps", [32, 96])
+def test_tables_that_forward_chooses_by_the_number_of_tokens(steps: int, hf: Any) -> None:
+    """Longrope: short factors up to so many tokens, long ones for more. The graph is verified beside the module."""
+    rope = dict(rope_type="longrope", short_factor=[1.0] * 4, long_factor=[2.0] * 4, original_max_position_embeddings=64)
+    graph = hf.from_config(LLAMA | dict(rope_scaling=rope, max_position_embeddings=128), 2, steps, verify=True)
+    plain = hf.from_config(LLAMA | dict(max_position_embeddings=128), 2, steps)
+    assert len(graph) == len(plain)
+
+
+@pytest.mark.parametrize("said, dtype", [
+    ({}, "float32"), ({"quantization_config": {"quant_method": "mxfp4"}}, "bfloat16"),
+    ({"quantization_config": {"quant_method": "fp8"}, "dtype": "float16"}, "float16"),
+])
+def test_type_of_weights_that_are_quantised(said: dict[str, Any], dtype: str, hf: Any) -> None:
+    assert str(hf.from_config(LLAMA | said, 2, 16).dtype) == dtype
 
 
 def test_what_is_planned_right_needs_no_word(hf: Any) -> None:

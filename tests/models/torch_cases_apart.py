@@ -83,8 +83,6 @@ for _name, _function in {
     "loss_of_counts_in_full": lambda x: F.poisson_nll_loss(x, x.exp(), full=True),
     "products_of_no_vectors": lambda x: torch.dot(x, x), "largest_of_parts_of_no_batch": lambda x: F.adaptive_max_pool2d(
         x.view(2, 2, 6), (2, 3)), "largest_of_rows_of_no_batch": lambda x: F.adaptive_max_pool1d(x, 3),
-    "softmax_of_masked_rows": lambda x: x.masked_fill(torch.eye(4, 6, dtype=torch.bool)[:, :1], float("-inf")).softmax(
-        -1).nan_to_num(), "finite_in_place": lambda x: (2 * x).nan_to_num_(0.0),
 }.items():
     simple(_function, "refused", name=_name)
 

@@ -68,9 +68,30 @@ def tied_embedding_by_product() -> Any:
     return net(lambda self, t: torch.tanh(self.e(t)) @ self.e.weight.t(), e=nn.Embedding(7, 6))
 
 
-@case("refused", rows(2, 5, 6))
+@case("equal", rows(2, 5, 6))
 def lstm_twice() -> Any:
     return net(lambda self, x: self.r(self.r(x)[0])[0], r=nn.LSTM(6, 6, batch_first=True))
+
+
+@case("equal", rows(2, 5, 6))
+def gru_of_two_sequences() -> Any:
+    """A siamese network: one layer, of several layers and both ways, reads two sequences of different lengths."""
+    def forward(self, x):
+        (_, a), (_, b) = self.r(self.a(x)), self.r(x[:, 1:4])
+        return (a * b).transpose(0, 1).flatten(1)
+
+    return net(forward, a=line(), r=nn.GRU(6, 3, 2, batch_first=True, bidirectional=True))
+
+
+@case("equal", rows(2, 5, 6))
+def attention_three_times() -> Any:
+    """A universal transformer: one block again and again, once across."""
+    def forward(self, x):
+        for _ in range(2):
+            x = x + self.m(x, x, x)[0]
+        return self.m(x[:, :3], x, self.a(x))[0]
+
+    return net(forward, a=line(), m=nn.MultiheadAttention(6, 2, batch_first=True))
 
 
 @case("refused", rows(2, 5, 6))

@@ -63,6 +63,17 @@ def determinants_of_samples() -> Any:
     return net(forward, a=line(3, 3))
 
 
+@case("equal", rows(5, 3))
+def likelihood_under_a_normal_prior() -> Any:
+    """RealNVP's: its covariance is fixed, and a triangular system of equations is solved for each sample."""
+
+    def forward(self, x):
+        square = torch.tensor([[2.0, 0.3, 0.1], [0.3, 1.0, 0.2], [0.1, 0.2, 0.5]], dtype=x.dtype)
+        return torch.distributions.MultivariateNormal(torch.ones(3, dtype=x.dtype), square).log_prob(self.a(x))
+
+    return net(forward, a=line(3, 3))
+
+
 # ---- reductions to places --------------------------------------------------------------------------------------------------
 
 

@@ -178,6 +178,25 @@ def test_no_error_says_that_a_plan_would_fit_that_does(monkeypatch: pytest.Monke
         search(network(), machine(2, 100_000), rule=RULE, budget="20p")
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_nobody_waits_for_data_parallelism_that_cannot_fit(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no plan was found in time, the first strategy of the next phase is evaluated to its end, but not if a device cannot
+    hold all weights: that may take minutes, and leaves none for a plan that fits."""
+    phases, searching, seen = import_module("taskflow.optimizer.phases"), import_module("taskflow.optimizer.search"), list[bool]()
+
+    def no_plans(run: Any) -> None:
+        run.whole, run.error = whole, NothingFits("search: found no plan")
+
+    def spy(evaluator: Any, options: Any) -> SearchResult:
+        seen.append(options.answered)
+        raise NothingFits("search: found no plan")
+
+    some = tuple(replace(one, run=no_plans) if one.name == "plans in notation" else one for one in phases.PHASES)
+    monkeypatch.setattr(phases, "PHASES", some)
+    monkeypatch.setitem(searching.ALGORITHMS, "guided", spy)
+    assert searched().strategy.plan is not None and seen == [not whole]
+
+
 def test_operators_are_not_begun_without_time_for_data_parallelism(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taskflow.optimizer.phases.PIECE_SECONDS", 1e3)
     found = searched(budget="3s")

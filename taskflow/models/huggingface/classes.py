@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -36,6 +36,20 @@ def class_of(transformers: Any, config: Any) -> Any:
         if name is not None:
             return getattr(transformers, name if isinstance(name, str) else name[0])
     raise ValueError(f'hf: the config names no "architectures", and {config.model_type} has no head for {", ".join(TASKS).lower()}')
+
+
+def known_type(transformers: Any, kind: str, names: Iterable[str]) -> str:
+    """Return a config's model_type. One that transformers does not know, as of code of the model's own, is that of the first class
+    among ``names`` that it has, which is said."""
+    if kind in transformers.CONFIG_MAPPING:
+        return kind
+    found = (getattr(getattr(transformers, name, None), "config_class", None) for name in names)
+    other = next((config.model_type for config in found if config is not None), None)
+    if other is None:  # `module_of` says it
+        return kind
+    none = f"hf: transformers {transformers.__version__} has no model_type {kind!r}"
+    note(f"{none}; planned as {other!r}, whose class the config names")
+    return str(other)
 
 
 def _mapping(transformers: Any, name: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 from taskflow.collector import paused_collector
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
-from taskflow.models.huggingface.classes import class_of, one_line, why_not_built
+from taskflow.models.huggingface.classes import class_of, known_type, one_line, why_not_built
 from taskflow.models.huggingface.contrastive import own_loss
 from taskflow.models.huggingface.parts import (
     images_beside,
@@ -133,6 +133,7 @@ def module_of(
     kind = entries.get("model_type")
     if kind is None:
         raise ValueError('hf: the config has no "model_type"; it must be a config.json of Hugging Face\'s transformers')
+    entries["model_type"] = kind = known_type(transformers, kind, entries.get("architectures") or ())
     known = _known(transformers, kind, plain)
     unknown = [key for key in changes if key not in known]
     if unknown:
@@ -188,14 +189,15 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
     import torch
 
     config, wanted = module.config, module.main_input_name
-    if wanted == "input_ids":
+    reads = _what(module)
+    if reads == "input_ids":
         most = [getattr(each, key, None) for each in (config, config.get_text_config()) for key in POSITIONS]
         steps = steps or min(MOST_STEPS, *(p for p in most if p), MOST_STEPS)
         tokens = torch.empty(batch, steps, dtype=torch.long, device="meta")
-        return [], {"input_ids": tokens} | ({"decoder_input_ids": tokens} if config.is_encoder_decoder else {})
+        return [], {wanted: tokens} | ({"decoder_input_ids": tokens} if config.is_encoder_decoder else {})
     if (sounds := sounds_for(module, batch, steps, MOST_STEPS)) is not None:
         return [], sounds
-    if wanted == "pixel_values":
+    if reads == "pixel_values":
         words = _needs_words(module)
         if steps is not None and not words:
             raise ValueError(f"hf: {type(module).__name__} reads images; it has no steps")
@@ -209,11 +211,20 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
         pixels = torch.empty(batch, *frames, channels, rows, columns, dtype=module.dtype, device="meta")
         longest = getattr(config, "max_text_len", MOST_STEPS)
         tokens = {"input_ids": torch.empty(batch, min(steps or longest, longest), dtype=torch.long, device="meta")} if words else {}
-        return [], {"pixel_values": pixels} | tokens
+        return [], {wanted: pixels} | tokens
     raise ValueError(
         f"hf: {type(module).__name__} reads {wanted}; only input_ids, pixel_values, and the input_values and input_features of "
         "sounds are known. Write a function that returns taskflow.from_torch(module, example), and give FILE.py:FUNCTION"
     )
+
+
+def _what(module: Any) -> str:
+    """What a module's first argument is: its name, but for Perceivers, which call tokens and images ``inputs``."""
+    wanted, kind = str(module.main_input_name), type(module).__name__
+    if wanted != "inputs":
+        return wanted
+    words = "MaskedLM" in kind or "SequenceClassification" in kind
+    return "input_ids" if words else "pixel_values" if "ImageClassification" in kind else wanted
 
 
 def _needs_words(module: Any) -> bool:

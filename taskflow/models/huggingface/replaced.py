@@ -64,16 +64,41 @@ def without_random_parts(module: Any) -> list[str]:
     for part in module.modules():
         if notes and isinstance(getattr(part, "layerdrop", None), float):
             part.layerdrop = 0.0
-    return notes
+        if hasattr(part, "layers_are_rescaled"):  # RWKV halves weights and hidden states in evaluation, which computes the same
+            part.layers_are_rescaled, part.config.rescale_every = None, 0
+    return [*notes, *_without_noise_of_routers(module)]
+
+
+NOISE = ("jitter_noise", "input_jitter_noise")  # of what routers read, as parts call it
+DRAWING = {"PhimoeTopKRouter"}  # routers that draw experts by chance in training, and choose the best in evaluation
+
+
+def _without_noise_of_routers(module: Any) -> Iterator[str]:
+    found: dict[str, float] = {}
+    for part, key in product(module.modules(), NOISE):
+        if isinstance(value := getattr(part, key, None), float) and value:
+            setattr(part, key, 0.0)
+            found[key] = value
+    for part in module.modules():  # the first step converts these for good
+        if hasattr(part, "classifier") and hasattr(part, "jitter_noise"):
+            part.classifier.to(part.dtype)
+    for key, value in found.items():
+        yield f"noise of what its routers read ({key}={value}) is left out"
+    if routers := [part.eval() for part in module.modules() if type(part).__name__ in DRAWING]:
+        yield f"its routers ({type(routers[0]).__name__}) draw experts by chance in training; planned as they choose in evaluation"
 
 
 TYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def dtype_of(entries: Mapping[str, Any]) -> str:
-    """Return the float type that a config says its weights have; float32 if it says none that is computed in."""
+    """Return the float type that a config says its weights have. If it says none that is computed in: float32, or bfloat16 beside
+    weights of 8 bits or fewer, which nobody computes in float32."""
     text = entries.get("text_config")
-    wanted = _type_entry({**text, **entries} if isinstance(text, Mapping) else entries)
+    both = {**text, **entries} if isinstance(text, Mapping) else entries
+    wanted = _type_entry(both)
+    if wanted is None and both.get("quantization_config"):
+        return "bfloat16"
     return wanted if wanted in TYPES else "float32"
 
 
@@ -110,8 +135,7 @@ def say_what_is_replaced(module: Any, entries: Mapping[str, Any]) -> None:
     quantised = both.get("quantization_config")
     if quantised:
         how = quantised.get("quant_method", "of some kind") if isinstance(quantised, Mapping) else "of some kind"
-        hint = "" if _type_entry(both) else " (--dtype bfloat16 plans what most train in)"
-        note(f"hf: {kind}: the config's quantization ({how}) is left out; weights are planned whole, in {dtype_of(both)}{hint}")
+        note(f"hf: {kind}: the config's quantization ({how}) is left out; weights are planned whole, in {dtype_of(both)}")
     if both.get("output_router_logits"):
         share = getattr(module.config.get_text_config(), "router_aux_loss_coef", None)
         note(f"hf: {kind}: the auxiliary loss of its router (router_aux_loss_coef={share}) is left out of the loss")

@@ -26,13 +26,11 @@ WITHOUT_SHAPE = {  # functions whose results have shapes that depend on numbers:
     "masked_select": "has as many results as the mask has True: multiply by the mask, or use where",
     "grad": "asks for a gradient within forward, and a graph has the gradients of its losses alone: write out the derivative with "
     "functions of torch, or train this loss with PyTorch",
+    "ctc_loss": "adds up all ways to write a text in so many steps, for which there is no operator: plan the network with another "
+    "loss, such as loss=mse_loss of its scores",
     "unique": "has as many results as there are different numbers",
 }
 DRAWS = "forward draws random numbers that no function of torch returns for each sample: give noise to forward as an argument"
-WITHOUT_SHAPE |= dict.fromkeys(
-    ("nan_to_num", "nan_to_num_"), "replaces numbers that are not finite, which a graph does not look for: see to it that there "
-    "are none, such as by a place in each row of a mask that is not masked",
-)
 TO_FLOAT: dict[str, torch.dtype] = {  # methods that bring numbers into a type
     "float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16
 }

@@ -19,7 +19,8 @@ from taskflow.models.pytorch.site import Site, Unsupported, require, started
 from taskflow.models.pytorch.steps import Fixed, leaves
 from taskflow.operators.tensor import Tensor
 
-MOVED = MOVING - {"expand_as", "repeat_interleave"}
+BY_PARTS = (MOVING - {"expand_as", "repeat_interleave"}) | {"neg", "__neg__", "negative", "sum", "mean", "cumsum", "flip"}
+"""Functions that do the same to the real and the imaginary part."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +54,8 @@ def _says(*names: str) -> Callable[[Handler], Handler]:
 def is_complex_call(target: Any, args: Any, kwargs: Any) -> bool:
     """True for a call that involves complex numbers: an argument is of them, or the function makes them."""
     return (target in OF_COMPLEX and target not in FUNCTIONS) or any(
-        isinstance(leaf, Complex) or (isinstance(leaf, Fixed) and leaf.tensor.is_complex()) for leaf in leaves((args, kwargs))
+        isinstance(leaf, (Complex, complex)) or (isinstance(leaf, Fixed) and leaf.tensor.is_complex())
+        for leaf in leaves((args, kwargs))
     )
 
 
@@ -61,13 +63,13 @@ def complex_call(target: Any, name: str, graph: OperatorGraph, args: Any, kwargs
     """Return the result of a function of complex numbers. Raises Unsupported for functions that are not understood."""
     if target in OF_COMPLEX:
         return OF_COMPLEX[target](graph, name, *args, **kwargs)
-    if getattr(target, "__name__", "") in MOVED and args and isinstance(args[0], Complex):
+    if getattr(target, "__name__", "") in BY_PARTS and args and isinstance(args[0], Complex):
         function = FUNCTIONS[target]
         each = [function(f"{name}.{at}", part, *args[1:], **kwargs) for at, part in _parts(args[0])]
         return Complex(*(tensor_of(part, graph, name) for part in each))
     raise Unsupported(
-        "complex numbers are not understood here; only products, sums and differences of them, their parts, conj, polar and "
-        "changes of shape"
+        "complex numbers are not understood here; only products, quotients, sums and differences of them, exp, their parts, conj, "
+        "polar and changes of shape"
     )
 
 
@@ -88,6 +90,8 @@ def _as_pair(graph: OperatorGraph, name: str, value: Any) -> tuple[Tensor | floa
     if isinstance(value, complex):
         return value.real, value.imag
     number = number_of(value)
+    if number is None and isinstance(value, Fixed) and not value.tensor.is_floating_point():
+        value = fixed_of(derived(torch.Tensor.to, value.recipe or value.tensor, getattr(torch, str(graph.dtype))))
     found = tensor_of(value, graph, name) if number is None else number
     require(isinstance(found, (Tensor, float)), f"an operand must be a tensor or a number, got {type(value).__name__}")
     return found, 0.0
@@ -234,12 +238,39 @@ def difference(graph: OperatorGraph, name: str, input: Any, other: Any) -> Compl
     return _made(_minus(f"{name}.real", a, c), _minus(f"{name}.imag", b, d))
 
 
+@_says("__rsub__", "rsub")
+def difference_from(graph: OperatorGraph, name: str, input: Any, other: Any) -> Complex:
+    """The difference the other way round."""
+    found: Complex = difference(graph, name, other, input)
+    return found
+
+
 @_says("div", "true_divide")
 def quotient(graph: OperatorGraph, name: str, input: Any, other: Any) -> Complex:
-    """The quotient by real numbers."""
-    require(isinstance(input, Complex) and not isinstance(other, Complex), "only complex numbers divided by real ones")
-    each = [FUNCTIONS[torch.div](f"{name}.{at}", part, other) for at, part in _parts(input)]
+    """The quotient: by complex numbers the product with what they are mirrored, by the squares of their lengths."""
+    by = other
+    if isinstance(other, (Complex, complex)) or (isinstance(other, Fixed) and other.tensor.is_complex()):
+        c, d = _as_pair(graph, f"{name}.by", other)
+        squares = [_times(f"{name}.{at}_square", part, part) for at, part in (("real", c), ("imag", d))]
+        input = product(graph, f"{name}.turned", input, _made(c, _times(f"{name}.minus", d, -1.0)))
+        by = _plus(f"{name}.squares", squares[0], squares[1])
+    require(isinstance(input, Complex), "only complex numbers divided by real ones")
+    each = [FUNCTIONS[torch.div](f"{name}.{at}", part, by) for at, part in _parts(input)]
     return Complex(each[0], each[1])
+
+
+@_says("__rtruediv__", "__rdiv__")
+def quotient_of(graph: OperatorGraph, name: str, input: Any, other: Any) -> Complex:
+    """The quotient the other way round."""
+    found: Complex = quotient(graph, name, other, input)
+    return found
+
+
+@_says("exp")
+def exponential(graph: OperatorGraph, name: str, input: Any) -> Complex:
+    """The number whose length is the exponential of the real part, and whose angle is the imaginary part."""
+    found: Complex = of_angles(graph, name, ops.exp(input.real, name=f"{name}.length"), input.imag)
+    return found
 
 
 @_says("abs", "absolute")

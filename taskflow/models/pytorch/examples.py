@@ -35,6 +35,11 @@ def examples_of(module: Any, examples: Sequence[Any], keywords: Mapping[str, Any
         shape = isinstance(example, (tuple, list)) and all(isinstance(size, int) and size > 0 for size in example)
         if shape and example:
             found.append(torch.empty(tuple(example), dtype=dtype, device="meta"))
+        elif _dense(example) and not example.ndim:
+            raise ValueError(
+                f"from_torch: example {number} is one number for all samples; hand it over as a Python number, which is part of "
+                "the network, or as one for each sample, (N,)"
+            )
         elif _dense(example) or is_plain(example):
             found.append(example)
         elif hasattr(example, "shape") and hasattr(example, "dtype"):

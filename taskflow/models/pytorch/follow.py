@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from taskflow.models.pytorch.idle import memory_savers
 from taskflow.models.pytorch.look import Fusion
 from taskflow.models.pytorch.masks import OF_MASKS, Mask, Side, makes_mask, masked_call
 from taskflow.models.pytorch.mixers import is_mixer
-from taskflow.models.pytorch.modules import BATCH_NORMS, IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
+from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
 from taskflow.models.pytorch.places import place_text, raising_line
 from taskflow.models.pytorch.recording import ATTENTION, record_both
 from taskflow.models.pytorch.refused import cannot_follow, require_plain
@@ -183,10 +184,8 @@ class _Following:
                 missing.setdefault((kind, step.name), []).append(step.name)
                 lines.setdefault((kind, step.name), f"{f' in {step.where}' if step.where else ''}{place_text(step.line)}")
         if missing:
-            named = [
-                f"{places[0]} ({kind[0]}{f', {len(places)} times' if len(places) > 1 else ''}){lines[kind]}"
-                for kind, places in missing.items()
-            ]
+            times = {kind: f", {len(places)} times" if len(places) > 1 else "" for kind, places in missing.items()}
+            named = [f"{places[0]} ({kind[0]}{times[kind]}){lines[kind]}" for kind, places in missing.items()]
             raise ValueError(
                 f"from_torch: {self.graph.name}: no counterpart for {some(named, MOST_NAMED, of='kinds')}; replace it in the "
                 "module by what docs/guide/pytorch.md lists, or build the network with taskflow's operators"
@@ -259,8 +258,7 @@ class _Following:
             self._require_type(parameter, name, given)
             self._require_alone(parameter, step.target)
             if isinstance(part, STATEFUL) or any(map(layout_of, part.modules())) or is_mixer(part):
-                twice = self.stateful.get(id(parameter)) == step.target
-                if twice and isinstance(part, BATCH_NORMS):
+                if (twice := self.stateful.get(id(parameter)) == step.target) and isinstance(part, STATEFUL):
                     continue
                 require(not twice, "is called twice, which such a layer cannot be: hand it the samples of both calls at once (cat)")
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
@@ -273,7 +271,8 @@ class _Following:
         own = (Fixed, Mask, *swapped)  # what a layer looks at itself
         kwargs = {key: value if isinstance(value, own) else mapped(convert, value) for key, value in kwargs.items()}
         name, before = self._home(step.target, part), len(self.graph.parameters)
-        output = build(Site(name, self.graph, self.known, step.training, self.names, self.recorded), part, *args, **kwargs)
+        with self.graph.again(name) if isinstance(part, STATEFUL) else nullcontext():
+            output = build(Site(name, self.graph, self.known, step.training, self.names, self.recorded), part, *args, **kwargs)
         if fixed:
             self.frozen.update(p.name for p in self.graph.parameters[before:])
         return narrowed(output, step.values, name)
@@ -300,6 +299,8 @@ class _Following:
         if not isinstance(value, Ref):
             return value
         step = self.recording.steps[value.step]
+        if isinstance(self.values[value], partial):  # a result that few read, which is built for them
+            self.values[value] = self.values[value]()
         require(self.values[value] is not None, f"result {value.index} of {step.describe()} has no counterpart here")
         return self.values[value]
 

@@ -12,6 +12,7 @@ from typing import Any
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add
 from taskflow.models.pytorch.attention_masks import causal_bias, fixed_mask
+from taskflow.models.pytorch.guarding import guarded
 from taskflow.models.pytorch.look import Fusion, Look, other_operand
 from taskflow.models.pytorch.masks import lowest_score
 from taskflow.models.pytorch.placing import picked, placed
@@ -218,5 +219,5 @@ def _again(look: Look, step: TorchStep) -> Fusion | None:
 
 MATCHES = (
     _rms_norm, by_halves, by_neighbours, by_parts, by_complex_numbers, attention_with_sinks, causal_softmax, _swiglu, _again,
-    placed, picked,
+    placed, picked, guarded,
 )

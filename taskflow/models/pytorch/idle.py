@@ -35,6 +35,11 @@ def idle_parts(graph: OperatorGraph, module: Any) -> list[str]:
     return found
 
 
+def sparse_tables(module: Any) -> list[str]:
+    """Return the paths of tables whose gradients PyTorch keeps as the rows that were read."""
+    return [path for path, part in module.named_modules() if getattr(part, "sparse", False) is True and hasattr(part, "weight")]
+
+
 def own_losses(result: Any) -> list[str]:
     """Return the names of the losses that forward itself returns, in a mapping beside its scores."""
     if not isinstance(result, Mapping):

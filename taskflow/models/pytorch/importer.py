@@ -8,7 +8,7 @@ from typing import Any
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.models.notes import listed, note
-from taskflow.models.pytorch.idle import idle_parts, own_losses
+from taskflow.models.pytorch.idle import idle_parts, own_losses, sparse_tables
 from taskflow.models.pytorch.origin import first_output, remember
 from taskflow.models.vocabulary import blocks_of
 from taskflow.operators.tensor import Tensor
@@ -80,6 +80,8 @@ def from_torch(
         note(f"from_torch: {graph.name}: forward {saver}, which is left out: a plan chooses what is recomputed")
     if isinstance(loss, str) and (others := own_losses(result)):
         note(f"from_torch: {graph.name}: the loss is {loss} alone, without {listed(others)}, which forward returns")
+    if tables := sparse_tables(module):
+        note(f"from_torch: {graph.name}: gradients of {listed(tables)} (sparse=True) are planned as whole tables")
     if idle := idle_parts(graph, module):
         note(f"from_torch: {graph.name}: no loss depends on {listed(idle)}: in the graph, but never trained")
     return graph

@@ -17,13 +17,13 @@ from taskflow.models.pytorch.recipes import derived
 from taskflow.models.pytorch.registry import (
     FUNCTIONS,
     Hides,
-    array_of,
     constant,
     constant_of,
     fixed_of,
     name_of_type,
     number_of,
     once_of,
+    only_number,
     tensor_of,
 )
 from taskflow.models.pytorch.scattering import hits, scattered_entries
@@ -111,7 +111,8 @@ def as_floats(graph: OperatorGraph, name: str, value: Any) -> Tensor | float:
     if isinstance(value, bool):
         return float(value)
     if isinstance(value, Fixed) and value.tensor.dtype is torch.bool:
-        return constant(graph, array_of(value).astype(graph.dtype), f"{name}.constant")
+        numbers = derived(torch.Tensor.to, value.recipe or value.tensor, getattr(torch, str(graph.dtype)))
+        return constant_of(fixed_of(numbers), graph, name)
     raise Unsupported(f"must be truth values, got {type(value).__name__}")
 
 
@@ -153,11 +154,14 @@ for _name, _relation in (("not_equal", "ne"), ("less", "lt"), ("less_equal", "le
 @_says("logical_and", "bitwise_and", "__and__", "__rand__", "__iand__")
 def both(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
     """Logical and."""
+    shapes = [tuple(getattr(value, "tensor", value).shape) for value in (input, other) if not isinstance(value, bool)]
+    input, other = (fixed_of(once_of(value)) if isinstance(value, Fixed) else value for value in (input, other))
     a, b = as_floats(graph, name, input), as_floats(graph, name, other)
     if isinstance(a, float) or isinstance(b, float):
         x, number = (b, a) if isinstance(a, float) else (a, b)
         return Mask(ops.scale(x, number, name=name))  # type: ignore[arg-type]
-    return Mask(ops.mul(a, b, name=name))
+    result, shape = ops.mul(a, b, name=name), np.broadcast_shapes(*shapes)
+    return Mask(result if result.shape == shape else ops.expand(result, shape, name=f"{name}.all"))
 
 
 @_says("mul", "multiply", "__mul__", "__rmul__")
@@ -179,12 +183,13 @@ def opposite(graph: OperatorGraph, name: str, input: Any) -> Mask:
 @_says("logical_or", "bitwise_or", "__or__", "__ror__", "__ior__")
 def either(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
     """Logical or: not both are false."""
-    turned = [_opposite_of(graph, f"{name}.{at}", value) for at, value in (("first", input), ("second", other))]
+    turned = [opposite_of(graph, f"{name}.{at}", value) for at, value in (("first", input), ("second", other))]
     result: Mask = opposite(graph, name, both(graph, f"{name}.neither", *turned))
     return result
 
 
-def _opposite_of(graph: OperatorGraph, name: str, value: Any) -> Any:
+def opposite_of(graph: OperatorGraph, name: str, value: Any) -> Any:
+    """Return what is True where a mask, fixed truth values or one of them is not."""
     if isinstance(value, Fixed):
         require(value.tensor.dtype is torch.bool, "must be truth values")
         return Fixed(~value.tensor, 0)
@@ -290,7 +295,7 @@ def assigned_where(graph: OperatorGraph, name: str, input: Any, index: Any, valu
 
 
 def _is_zeros(value: Any, shape: tuple[int, ...]) -> bool:
-    return isinstance(value, Fixed) and tuple(value.tensor.shape) == shape and not bool(array_of(value).any())
+    return isinstance(value, Fixed) and tuple(value.tensor.shape) == shape and only_number(value) == 0
 
 
 @_says("masked_scatter")
@@ -325,8 +330,7 @@ def _condition(graph: OperatorGraph, name: str, condition: Any) -> Tensor:
     if isinstance(condition, Mask):
         return condition.tensor
     require(isinstance(condition, Fixed), "the condition must be a mask")
-    once = derived(torch.Tensor.to, once_of(condition), torch.bool)
-    return constant_of(fixed_of(derived(torch.Tensor.to, once, getattr(torch, str(graph.dtype)))), graph, name)
+    return as_floats(graph, name, fixed_of(derived(torch.Tensor.to, once_of(condition), torch.bool)))  # type: ignore[return-value]
 
 
 def _of_type(graph: OperatorGraph, name: str, value: Any, dtype: np.dtype[Any], least: float) -> Tensor:
@@ -366,7 +370,7 @@ def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any,
     if not _is_truth(input) or not isinstance(index, Tensor):
         return scattered_entries(graph, name, input, dim, index, value)
     number, shape = number_of(value), tuple(input.tensor.shape)
-    ones = number == 0 and bool(array_of(input).all())
+    ones = number == 0 and only_number(input) == 1
     require(ones or (_is_zeros(input, shape) and number == 1), "of truth values only True into what is False, or False into True")
     return Mask(ops.compare(hits(name, graph, shape, dim, index), "eq" if ones else "ne", 0.0, name=f"{name}.truth"))
 

@@ -140,9 +140,9 @@ def _by_groups(site: Site, m: Any, x: Tensor, groups: int) -> Made:
 
 
 def _embedding(site: Site, m: nn.Embedding, x: Tensor) -> Made:
-    options = {name: getattr(m, name) for name in ("max_norm", "sparse", "scale_grad_by_freq")}
+    options = {name: getattr(m, name) for name in ("max_norm", "scale_grad_by_freq")}
     wrong = [f"{name}={value!r}" for name, value in options.items() if value is not None and value is not False]
-    require(not wrong, f"max_norm, sparse and scale_grad_by_freq are not supported, got {', '.join(wrong)}")
+    require(not wrong, f"max_norm and scale_grad_by_freq are not supported, got {', '.join(wrong)}")
     row = m.padding_idx
     padding = row if row is None or row >= 0 else m.num_embeddings + row
     return site.build(ops.embedding, [m.weight], x, m.num_embeddings, m.embedding_dim, padding=padding)

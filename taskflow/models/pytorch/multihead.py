@@ -24,7 +24,6 @@ def multihead(
 ) -> Any:
     """Build the attention, and None for its weights."""
     require(m.bias_k is None and not m.add_zero_attn, "add_bias_kv and add_zero_attn are not supported")
-    require(f"{site.name}.q_proj" not in {node.name for node in site.graph}, "is called twice")
     require(len(query.shape) == 3, "one sample alone, without a dimension of samples, is not supported")
     drop, bias = m.dropout if site.training else 0.0, m.in_proj_bias is not None
     known: dict[int, Tensor] = {}

@@ -75,6 +75,19 @@ def _dropped_channels(input: Any, p: float = 0.5, training: bool = True, inplace
     return input * kept.reshape(*input.shape[:2], *[1] * (input.ndim - 2))
 
 
+# ---- systems of equations ----------------------------------------------------------------------------------------------------
+
+
+def _solved(A: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
+    """What a triangular matrix makes B of: B by its inverse, which is fixed where the matrix is, such as that of a normal prior."""
+    require(not unitriangular, "solve_triangular: with ones on the diagonal (unitriangular)")
+    inverse = torch.linalg.inv(A.triu() if upper else A.tril())
+    return inverse @ B if left else B @ inverse
+
+
+APART[torch.linalg.solve_triangular] = _solved
+
+
 # ---- bags of rows ------------------------------------------------------------------------------------------------------------
 
 

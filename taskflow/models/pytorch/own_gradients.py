@@ -1,6 +1,7 @@
-"""Custom autograd.Functions: those whose backward is the derivative of their forward are recorded by what forward computes.
+"""Custom autograd.Functions: those whose backward is the derivative of their forward are recorded by what forward computes; those
+whose backward multiplies the gradient by numbers, place by place, by forward and these numbers (straight-through estimates).
 
-Whether it is the derivative is tried on small random tensors, at sizes at which a whole network could not be verified.
+Which of both holds is tried on small random tensors, at sizes at which a whole network could not be verified.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from taskflow.models.pytorch.steps import leaves, mapped
 
 MOST_TRIED = 1 << 12  # elements of a tensor with which a function is tried; of a larger one the first in each dimension
 SPREADS = ((0.3, 1e-6), (1.0, 1.0), (10.0, 1e6), (0.0, 1.0))  # of the numbers with which it is tried, and of the gradients
+NO_DERIVATIVE = "whose backward is not the derivative of its forward"
+MULTIPLIES = "whose backward multiplies the gradient by numbers"
 CLOSE = 1e-5  # of the largest gradient: constants in a backward are rounded
 
 
@@ -48,7 +51,7 @@ class _Context:
 @contextmanager
 def functions_followed(recorder: Any) -> Iterator[None]:
     """Have custom autograd.Functions that a `TorchRecorder` meets in the block run as what their forward computes. Raises
-    Unsupported for one whose backward is not the derivative of that."""
+    Unsupported for one whose backward is neither the derivative of that nor a product of the gradient with other numbers."""
     plain, tried = torch.autograd.Function.__dict__["apply"], dict[Any, str | None]()
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -59,10 +62,14 @@ def functions_followed(recorder: Any) -> Iterator[None]:
         if key not in tried:
             with recorder.pause():
                 tried[key] = _difference(cls, plain.__get__(None, cls), args)
+                if tried[key] == NO_DERIVATIVE and _multiplies(plain.__get__(None, cls), args):
+                    tried[key] = MULTIPLIES
+        if tried[key] == MULTIPLIES:
+            return _forward_and_factors(cls, args)
         if tried[key] is not None:
             raise Unsupported(
                 f"{recorder.inside or 'forward'} calls {cls.__name__}, a custom autograd.Function, {tried[key]}; a graph has the "
-                "gradients of what is computed forward: write it with functions of torch"
+                "gradients of what is computed forward, or these times numbers of each place: write it with functions of torch"
             )
         return _forward(cls, args)
 
@@ -105,10 +112,54 @@ def _difference(cls: Any, apply: Callable[..., Any], args: tuple[Any, ...]) -> s
                     return f"which cannot be tried on small numbers ({why})"
         for what, (theirs, ours) in zip(("results", "gradients"), zip(*runs)):
             if len(theirs) != len(ours) or not all(map(_close, theirs, ours)):
-                return f"whose {what} are not those of its forward's functions" if what == "results" else (
-                    "whose backward is not the derivative of its forward (as of a straight-through estimate or a reversed gradient)"
-                )
+                return f"whose {what} are not those of its forward's functions" if what == "results" else NO_DERIVATIVE
     return None
+
+
+def _forward_and_factors(cls: Any, args: tuple[Any, ...]) -> Any:
+    """What a function's forward returns, without gradients, and zeros whose gradients are what backward makes of ones."""
+    context = _Context(args)
+    with torch.no_grad():
+        if cls.setup_context is not torch.autograd.Function.setup_context:
+            result = cls.forward(*args)
+            cls.setup_context(context, args, result)
+        else:
+            result = cls.forward(context, *args)
+        result = result.detach()
+        factors = cls.backward(context, torch.ones_like(result))
+    for value, factor in zip(args, factors if isinstance(factors, tuple) else (factors,)):
+        if _is(value) and value.requires_grad and factor is not None:
+            flow = factor * (value - value.detach())
+            more = [i for i in range(-flow.ndim, 0) if i < -result.ndim or result.shape[i] != flow.shape[i]]
+            result = result + (flow.sum(more, keepdim=True).reshape(result.shape) if more else flow)
+    return result
+
+
+def _multiplies(apply: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """True if a function returns one tensor, and the gradient of each argument is that of the result, repeated to the argument's
+    shape, times what backward makes of ones."""
+    longest = _longest_sides(args)
+    for number, (spread, push) in enumerate(SPREADS):
+        drawn = mapped(partial(_drawn, longest, spread, torch.Generator().manual_seed(number)), args)
+        given = [value for value in leaves(drawn) if _is(value) and value.requires_grad]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.manual_seed(0)
+            result = apply(*drawn)
+        if not _is(result) or not all(_fits(result.shape, value.shape) for value in given):
+            return False
+        for push_by in (push, -push):
+            by = push_by * torch.randn(result.shape, generator=torch.Generator().manual_seed(number + 9), dtype=result.dtype)
+            found, ones = (
+                torch.autograd.grad(result, given, each, allow_unused=True, retain_graph=True) for each in (by, torch.ones_like(by))
+            )
+            if any((a is None) != (b is None) or (a is not None and not _close(a, b * by)) for a, b in zip(found, ones)):
+                return False
+    return True
+
+
+def _fits(own: Sequence[int], other: Sequence[int]) -> bool:
+    """True if an array of the first shape can be repeated to the second."""
+    return len(own) <= len(other) and all(a in (1, b) for a, b in zip(reversed(own), reversed(other)))
 
 
 def _is(value: Any) -> bool:

@@ -306,7 +306,7 @@ class TorchRecorder(TorchFunctionMode):
         if changes or name == "__set__" or is_in_place(target if kind == "function" else run, args, kwargs):
             into = kwargs.get("out", args[0] if args else None)
             if isinstance(into, torch.Tensor) and into.untyped_storage()._cdata in older:
-                raise Unsupported(f"{name} in {self.inside or 'forward'} changes {self.named(into)}; a graph has no such state")
+                return self.writes.into_buffer(name, into, args)
         result = self.recipes.computed(name, run, args, kwargs) if kind == "function" and self.shadow.mode else run(*args, **kwargs)
         for value in leaves(result):
             if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata not in older:

@@ -25,7 +25,6 @@ def gates_of(part: nn.Module) -> int:
 def recurrent(site: Site, m: nn.LSTM | nn.GRU, x: Any, hx: Any = None) -> Any:
     """Build the layers: y, and the last states of all layers, or two of them in an LSTM."""
     require(m.bias and not getattr(m, "proj_size", 0), "only with biases and without proj_size")
-    require(f"{site.name}.l0" not in {node.name for node in site.graph}, "is called twice")
     require(len(x.shape) == 3, "one sample alone, without a dimension of samples, is not supported")
     later = isinstance(x, Later) and x.dims == (0, 1) and not m.batch_first
     x = x.base if later else tensor_of(x, site.graph, site.name)

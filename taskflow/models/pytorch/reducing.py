@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,13 +25,14 @@ def _extremes(least: bool, several: str, one: str) -> None:
 
     @stands_for(one, raw=True)
     def extreme(name: str, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        """The largest or least number of all, or those along a dimension, without positions; or of two tensors."""
+        """The largest or least number of all, or those along a dimension, with positions for who reads them; or of two tensors."""
         if dim is not None and not isinstance(dim, int):
             return _of_two(name, input, dim, least)
         x = tensor_of(input, graph_of(input), name)
         if dim is None:
             return ops.amax(x, None, least=least, name=name)
-        return ops.amax(x, dim, keepdim, least=least, first=True, name=name), None
+        where = partial(argmin if least else argmax, f"{name}.where", x, dim, keepdim)
+        return ops.amax(x, dim, keepdim, least=least, first=True, name=name), where
 
     @stands_for(f"{one}imum", raw=True)
     def of_two(name: str, input: Any, other: Any) -> Any:

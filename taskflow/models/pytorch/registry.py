@@ -15,7 +15,17 @@ from torch.nn import functional as F
 from taskflow import operators as ops
 from taskflow.floats import float_type, is_float
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.recipes import LARGE, ByParts, Recipe, derived, lacks_numbers, numpy_of, varies, whole
+from taskflow.models.pytorch.recipes import (
+    LARGE,
+    ByParts,
+    Recipe,
+    block,
+    derived,
+    lacks_numbers,
+    numpy_of,
+    varies,
+    whole,
+)
 from taskflow.models.pytorch.site import Held, Site, require, started
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.models.pytorch.weight_norm import Normed
@@ -324,6 +334,18 @@ def array_of(value: Fixed) -> np.ndarray[Any, Any]:
         return numpy_of(whole(value.recipe))
     require(not value.tensor.is_meta, f"{value.name or 'a fixed tensor'} is on the device meta, which keeps no numbers")
     return numpy_of(value.tensor)
+
+
+def only_number(value: Any) -> Any:
+    """Return the number that a fixed tensor has everywhere, which a large one need not be computed for; None for anything else."""
+    if not isinstance(value, Fixed) or not value.tensor.numel():
+        return None
+    if is_recipe(value):
+        rank = value.tensor.ndim
+        alike = not any(varies(value.recipe, -dim) for dim in range(1, rank + 1))
+        return block(value.recipe, [(0, 1)] * rank).item() if alike else None
+    array = array_of(value)
+    return array.flat[0].item() if bool((array == array.flat[0]).all()) else None
 
 
 def name_of_type(dtype: torch.dtype) -> str:

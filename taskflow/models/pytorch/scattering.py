@@ -10,7 +10,7 @@ import numpy as np
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.registry import array_of, constant, graph_of, number_of, stands_for, tensor_of
+from taskflow.models.pytorch.registry import constant, graph_of, number_of, only_number, stands_for, tensor_of
 from taskflow.models.pytorch.shaping import permuted
 from taskflow.models.pytorch.site import require
 from taskflow.models.pytorch.steps import Fixed
@@ -75,10 +75,6 @@ def _once_behind(name: str, index: Tensor, dim: int) -> Tensor | None:
     return ops.reshape(source, source.shape[: dim + 1], name=f"{name}.once")
 
 
-def _is_zeros(value: Any) -> bool:
-    return isinstance(value, Fixed) and not bool(array_of(value).any())
-
-
 def _require_alike(input: Any, index: Tensor, src: Any, dim: int) -> None:
     shape = tuple(input.tensor.shape) if isinstance(input, Fixed) else input.shape
     fits = len(shape) == index.ndim and all(a == b for i, (a, b) in enumerate(zip(shape, index.shape)) if i != dim % len(shape))
@@ -104,7 +100,7 @@ def scatter_add(name: str, input: Any, dim: int, index: Any, src: Any) -> Any:
     x, at, entries = _shaped(name, input, index, src)
     _require_alike(x, at, entries, dim)
     summed = _added(name, x, dim, at, entries)
-    return summed if _is_zeros(input) else ops.add(x, summed, name=name)
+    return summed if only_number(input) == 0 else ops.add(x, summed, name=name)
 
 
 @stands_for("scatter_reduce", "scatter_reduce_", raw=True)
@@ -127,7 +123,7 @@ def scatter_reduce(
         along = Along.of(f"{name}.at", at, dim)
         each = along.given(f"{name}.of", entries)
         found = along.back(name, ops.scatter_reduce(each, along.index, x.shape[dim], reduce, name=f"{name}.rows"))
-    if reduce != "mean" and (include_self or _is_zeros(input)):
+    if reduce != "mean" and (include_self or only_number(input) == 0):
         return found
     count = hits(f"{name}.there", x.graph, x.shape, dim, at)
     if reduce == "mean":
@@ -150,7 +146,7 @@ def index_add(name: str, input: Any, dim: int, index: Any, source: Any, *, alpha
     summed = ops.reshape(summed, summed.shape[1:], name=f"{name}.nodes")
     summed = permuted(f"{name}.turned", summed, [*range(1, dim + 1), 0, *range(dim + 1, x.ndim)])
     summed = summed if alpha == 1 else ops.scale(summed, float(alpha), name=f"{name}.alpha")
-    return summed if _is_zeros(input) else ops.add(x, summed, name=name)
+    return summed if only_number(input) == 0 else ops.add(x, summed, name=name)
 
 
 def hits(name: str, graph: OperatorGraph, shape: tuple[int, ...], dim: int, index: Tensor) -> Tensor:
@@ -162,7 +158,10 @@ def hits(name: str, graph: OperatorGraph, shape: tuple[int, ...], dim: int, inde
         return ops.sum(ops.compare(alone, "eq", places, name=f"{name}.each"), last, name=f"{name}.counts")
     along = Along.of(f"{name}.index", index, dim)
     rest = index.shape[dim + 1 :] if not along.moved else ()
-    one = constant(graph, np.broadcast_to(np.ones((), graph.dtype), (*along.index.shape, *rest)), f"{name}.ones")
+    one = ops.compare(along.index, "ge", 0, name=f"{name}.ones")  # an array of ones would be as large as the scores of attention
+    if rest:
+        alone = ops.reshape(one, (*one.shape, *[1] * len(rest)), name=f"{name}.alone")
+        one = ops.expand(alone, (*one.shape, *rest), name=f"{name}.all")
     return along.back(f"{name}.counts", ops.scatter_add(one, along.index, shape[dim], name=f"{name}.each"))
 
 
@@ -175,7 +174,7 @@ def scattered_entries(graph: OperatorGraph, name: str, input: Any, dim: int, ind
     _require_alike(x, at, entries, dim)
     if entries is not None:
         put = _added(name, x, dim, at, entries, distinct=True)
-        if _is_zeros(input):
+        if only_number(input) == 0:
             return put
     else:
         put = constant(graph, np.full((1,), number, x.dtype), f"{name}.number")

@@ -23,7 +23,9 @@ from taskflow.mapper import choose
 from taskflow.models.pytorch.calls import all_arguments
 from taskflow.models.pytorch.draws import SameDraws
 from taskflow.models.pytorch.dropping import probability_name
+from taskflow.models.pytorch.experts import is_experts
 from taskflow.models.pytorch.follow import WATCHING, Followed, Watch, follow
+from taskflow.models.pytorch.idle import sparse_tables
 from taskflow.models.pytorch.steps import TorchStep, leaves
 from taskflow.models.pytorch.unread import result_of
 from taskflow.models.pytorch.weights import weights_of
@@ -88,12 +90,17 @@ def random_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
                 value = (value + tensor.is_meta) * (1 + 0.5 * noise.tanh()).to(value.dtype)
         memo[id(tensor)] = nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
     try:
-        return copy.deepcopy(module, memo)
+        copied = copy.deepcopy(module, memo)
     except Exception as error:  # whatever the module holds
         raise ValueError(
             f"from_torch: {type(module).__name__} cannot be copied to be verified ({type(error).__name__}: {error}); "
             "pass verify=False"
         ) from error
+    for part in sparse_tables(copied):
+        copied.get_submodule(part).sparse = False  # the same numbers, in arrays that can be compared
+    if dtype is torch.float64 and hasattr(copied, "set_experts_implementation") and any(map(is_experts, copied.modules())):
+        copied.set_experts_implementation("eager")  # PyTorch's product of groups has no such type
+    return copied
 
 
 def without_dropout(graph: OperatorGraph) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch import nn
 from torch.distributions import Distribution
 
 from taskflow.models.pytorch.steps import Ref, TorchStep, leaves
@@ -17,13 +19,22 @@ CHECKS = "TRANSFORMERS_DISABLE_TORCH_CHECK"
 @contextmanager
 def without_checks() -> Iterator[None]:
     """Leave out checks of numbers in tensors, transformers' and those of torch.distributions, within the block: tensors have none
-    while they are recorded."""
-    before, checked = os.environ.get(CHECKS), Distribution._validate_args
+    while they are recorded. So are conversions of modules to the type that they have, which set each of their tensors anew."""
+    before, checked, plain = os.environ.get(CHECKS), Distribution._validate_args, nn.Module.to
     os.environ[CHECKS] = "1"
     Distribution.set_default_validate_args(False)
+
+    def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        dtypes = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)]
+        own = {value.dtype for value in (*self.parameters(), *self.buffers()) if value.is_floating_point()}
+        alike = len(args) + len(kwargs) == len(dtypes) == 1 and own <= {*dtypes}
+        return self if alike else plain(self, *args, **kwargs)
+
+    nn.Module.to = to  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
+        nn.Module.to = plain  # type: ignore[method-assign]
         Distribution.set_default_validate_args(checked)
         if before is None:
             del os.environ[CHECKS]

@@ -177,7 +177,9 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
             continue
         if _alike(result.graph, followed.graph):
             without_dropout(result.graph)
-            return Trial(copied, given, result, "float32" if _rounds(copied, result, kind) else dtype)
+            found = Trial(copied, given, result, "float32" if _rounds(copied, result, kind) else dtype)
+            if dtype == own or not _gives_no_numbers(found):
+                return found
     raise ValueError(
         f"from_torch: {followed.graph.name}: a copy of the module becomes another graph; it cannot be verified (verify=False)"
     )
@@ -186,7 +188,10 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
 def _finite_feeds(trial: Trial) -> tuple[Trial, list[Any]]:
     """Random feeds for which PyTorch gives numbers: if those with zeros do not, as they stand for padding, others; if it takes no
     random integers, such as where parts of a row begin, those of the examples."""
-    ways = ((trial, ()), (trial, SHARES), (replace(trial, own_integers=True), ()))  # the second for losses of probabilities
+    own = (replace(trial, own_integers=True), ())
+    if any(map(_begins_bags, trial.examples)) and any(isinstance(part, nn.EmbeddingBag) for part in trial.module.modules()):
+        return own[0], feeds_of(own[0])  # of other places PyTorch says nothing, and returns something
+    ways = ((trial, ()), (trial, SHARES), own)  # the second for losses of probabilities
     for one, among in ways:
         feeds = feeds_of(one, among)
         try:
@@ -196,6 +201,20 @@ def _finite_feeds(trial: Trial) -> tuple[Trial, list[Any]]:
             if one is ways[-1][0]:
                 raise
     return one, feeds if all(bool(torch.isfinite(value).all()) for value in result) else feeds_of(one, least=1)
+
+
+def _gives_no_numbers(trial: Trial) -> bool:
+    """True if PyTorch returns NaN, as where code multiplies a float32 mask by the lowest number of double precision: NaN on both
+    sides would verify nothing."""
+    with suppress(RuntimeError):
+        return any(bool(torch.isnan(value).any()) for value in _returned(trial, feeds_of(trial, least=1)))
+    return False
+
+
+def _begins_bags(example: Any) -> bool:
+    """True for places at which bags of rows may begin: ascending integers from 0 on."""
+    whole = isinstance(example, torch.Tensor) and example.ndim == 1 and not example.is_floating_point() and not example.is_meta
+    return bool(whole and example.numel() > 1 and example[0] == 0 and example[-1] > 0 and (example.diff() >= 0).all())
 
 
 def _returned(trial: Trial, feeds: list[Any]) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ import torch
 
 from taskflow.models.pytorch.calls import INDEX_ASSIGNMENT
 from taskflow.models.pytorch.parts import indices_of
-from taskflow.models.pytorch.recipes import plain_name
+from taskflow.models.pytorch.recipes import lacks_numbers, plain_name
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchStep, Unset, leaves, mapped, name_of
 
@@ -109,6 +109,20 @@ class Writes:
         """True for an assignment of a part to where it is, such as the end of ``x[1:] += y``."""
         view = self.views.get(id(args[2])) if name == INDEX_ASSIGNMENT else None
         return view is not None and view.base is args[0] and bool(view.index is not None and _same(view.index, args[1]))
+
+    def into_buffer(self, name: str, into: torch.Tensor, args: Any) -> torch.Tensor:
+        """Fill a whole buffer by `copy_` with what follows from sizes and other buffers, before anything reads it: it is the
+        module's from then on, as a buffer is that forward registers. Raises Unsupported for every other change of fixed tensors."""
+        rec = self.recorder
+        owner = next(((part, key) for part in rec.module.modules() for key, b in part._buffers.items() if b is into), None)
+        read = rec.recipes.reads(into) or id(into) in rec.fixed
+        if name != "copy_" or owner is None or read or lacks_numbers(args[1]) or _memory(args[1]) == _memory(into):
+            raise Unsupported(f"{name} in {rec.inside or 'forward'} changes {rec.named(into)}; a graph has no such state")
+        new = args[1].detach().to(into.dtype).expand(into.shape).clone()
+        if torch.equal(new, into):
+            return into
+        owner[0]._buffers[owner[1]] = new
+        return new
 
     def into_fixed(self, name: str, into: torch.Tensor) -> None:
         """Let a fixed tensor that was made on the way be computed from here on, as a part of it is written."""
