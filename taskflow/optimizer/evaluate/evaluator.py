@@ -72,8 +72,6 @@ class Evaluator(ABC):
         self.proposals = 0
         self.checkpoint: Callable[[], object] = _go_on
         """Called now and then in the middle of whatever takes long; see `interruptible`."""
-        self.walks: dict[object, Any] = {}
-        """What `taskflow.optimizer.algorithms.mcmc_compiled` keeps from one walk to the next, by the space's options."""
         self._strategy: Strategy | None = None
 
     @contextmanager
