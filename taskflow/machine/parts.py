@@ -109,7 +109,7 @@ class Device:
         return self.memory_bytes_per_second * (own or self.reaches("memory", 0.8))
 
     @property
-    def sums_beside_weights(self) -> bool:
+    def hides_sums(self) -> bool:
         """Whether its program has tensor groups sum gradients beside products that make weights' gradients."""
         return self.program is not None and self.program.sums_beside_weights > 0
 

@@ -158,7 +158,7 @@ class Evaluator(ABC):
         """Return the task graph of a strategy (by default of the current one)."""
         return lower(
             self.graph, strategy or self.strategy, self.rule, clip_norm=self.clip_norm,
-            sums_beside_weights=self.machine.processors[0].device.sums_beside_weights, checkpoint=self.checkpoint,
+            hides_sums=self.machine.processors[0].device.hides_sums, checkpoint=self.checkpoint,
         )
 
     def current(self) -> tuple[TaskGraph, Timeline]:
