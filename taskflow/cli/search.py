@@ -23,7 +23,7 @@ from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, tell
 from taskflow.cli.trusted import runs_option
-from taskflow.mapper import NARROW_PRODUCTS, Strategy, described_by_layers, for_processors, save
+from taskflow.mapper import NARROW_PRODUCTS, Strategy, described_by_blocks, for_processors, save
 from taskflow.optimizer import ALGORITHMS, Budget, SearchResult, search, step_units
 from taskflow.optimizer.explain import uneven_pieces
 from taskflow.optimizer.grid import SIMULATED
@@ -154,7 +154,7 @@ def search_command(
         if not quiet:
             if found.strategy.ordered:
                 tell(f"plan {found.strategy.name}")
-            tell(described_by_layers(problem.graph, found.strategy))
+            tell(described_by_blocks(problem.graph, found.strategy))
         for one in after:
             tell(f"next: {one['name']}, {milliseconds(one['iteration_seconds'])} ms a step, "
                  f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")

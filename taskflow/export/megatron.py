@@ -18,9 +18,9 @@ from taskflow.mapper import (
     HybridPlan,
     PipelineSchedule,
     attends,
+    block_numbers,
+    block_of,
     default_bucket,
-    layer_numbers,
-    numbered_layer,
     samples,
     stages_of,
 )
@@ -173,7 +173,7 @@ def _stages(graph: OperatorGraph, plan: HybridPlan) -> list[str]:
     if plan.pipeline == 1:
         return []
     count = plan.pipeline * plan.virtual
-    numbers = {name: layer for name, layer in layers_read(graph).items() if numbered_layer(name)}
+    numbers = {name: layer for name, layer in layers_read(graph).items() if block_of(name)}
     stage_of = stages_of(graph, count, plan.stages)
     dealt = [len({layer for name, layer in numbers.items() if stage_of[name] == stage}) for stage in range(count)]
     if not all(dealt[1:-1]) or sum(dealt) > len(set(numbers.values())):
@@ -187,13 +187,13 @@ def _stages(graph: OperatorGraph, plan: HybridPlan) -> list[str]:
 
 def layers_read(graph: OperatorGraph) -> dict[str, int]:
     """Return the layer of each operator that has inputs; operators without inputs are where they are read."""
-    numbers = layer_numbers(graph)
+    numbers = block_numbers(graph)
     return {node.name: numbers[node.name] for node in graph if node.inputs and node.name in numbers}
 
 
 def require_transformer(graph: OperatorGraph, who: str) -> None:
     """Raise ValueError unless a network has numbered layers with attention."""
-    if not attends(graph) or not layer_numbers(graph):
+    if not attends(graph) or not block_numbers(graph):
         raise ValueError(
             f"{who} trains Transformers; {graph.name} is none, or its layers have no numbers in their names (h.3); take another "
             "target: torch or jax"

@@ -9,7 +9,7 @@ from math import inf, isfinite
 from taskflow.collector import paused_collector
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine, PartOfMachine
-from taskflow.mapper import HybridParallel, HybridPlan, Strategy, layer_numbers, map_graph
+from taskflow.mapper import HybridParallel, HybridPlan, Strategy, block_count, map_graph
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
@@ -268,7 +268,7 @@ class PlanTrial:
         """Bytes that the best plan leaves of the memory, on the device that has the fewest left."""
         self.seconds, self.refused, self.simulated = inf, 0, 0
         self.pace = Pace()
-        self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
+        self._layers = block_count(evaluator.graph)
         self._exchanges = 4 * sum(node.operator.kind == "dispatch" for node in evaluator.graph)  # there and back, twice
         self._clock = clock or Deadline()
         self._until = inf  # by this clock a simulation may go on
