@@ -225,10 +225,12 @@ def unparse(machine: Cluster) -> dict[str, Any]:
 
 
 def _of_device(device: Device) -> dict[str, Any]:
-    found: dict[str, Any] = table_of(replace(device, program=None))
+    said = {"multiprocessors": 1, "cache_bytes": 0, **table_of(replace(device, program=None, timed=()))}
+    if device.program is not None:
+        said["program"] = program_entry(device.program, device.kind)
     if device.timed:
-        found["timed"] = [{**table_of(one), "points": [list(point) for point in one.points]} for one in device.timed]
-    return found if device.program is None else {**found, "program": program_entry(device.program, device.kind)}
+        said["timed"] = [{**table_of(one), "points": [list(point) for point in one.points]} for one in device.timed]
+    return {key: said[key] for key in DeviceEntry.__struct_fields__ if key in said}
 
 
 def _of_node(node: NodeTemplate) -> NodeEntry:

@@ -79,10 +79,10 @@ class Device:
     matrix_products: Annotated[
         tuple[tuple[Name, ProductRates], ...], Meta(description="By dtype, how matrix products perform, where it was measured.")
     ] = ()
+    power: Annotated[Reached, Meta(description="Part of the rate of products that its power limit allows.")] = 1.0
     attention: Annotated[
         tuple[tuple[Name, AttentionRates], ...], Meta(description="By kernel of attention, what it reaches.")
     ] = ()
-    power: Annotated[Reached, Meta(description="Part of the rate of products that its power limit allows.")] = 1.0
     timed: tuple[Timed, ...] = ()
 
     def rate(self, dtype: object = "float32") -> float:
