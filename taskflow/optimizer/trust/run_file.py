@@ -101,6 +101,7 @@ class MeasuredRun:
 
     @property
     def features(self) -> Features:
+        """What its plan is compared by."""
         found: Features = value_of(self.file.features)
         return found
 
