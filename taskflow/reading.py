@@ -190,31 +190,35 @@ def read_format(form: type[T], content: Any, where: str, what: str) -> T:
 
 
 @cache
-def form_of(kind: Any) -> Any:
-    """Return the form that a file has for a type of ours: of a frozen dataclass an `Entry` with the same fields, of a tuple a list.
-    A field with a default need not be said; one that is None by default is never null. The types of fields carry limits and texts
-    (`msgspec.Meta`)."""
+def form_of(kind: Any, **instead: Any) -> Any:
+    """Return the form that a file has for a type of ours: of a frozen dataclass an `Entry` with the same fields, of a tuple a list,
+    and of one of pairs a table. A field with a default need not be said; one that is None by default is never null. The types of
+    fields carry limits and texts (`msgspec.Meta`). ``instead``: types of fields that a file says in another way."""
     if is_dataclass(kind):
         hints, told = get_type_hints(kind, include_extras=True), cleandoc(kind.__doc__ or "").replace("\n", " ")
+        forms = {f.name: instead[f.name] if f.name in instead else form_of(hints[f.name]) for f in fields(kind)}
         return msgspec.defstruct(
-            f"{kind.__name__}Entry", [_field(f.name, hints[f.name], f.default) for f in fields(kind)], bases=(Entry,),  # type: ignore
+            f"{kind.__name__}Entry", [_field(f.name, forms[f.name], f.default) for f in fields(kind)], bases=(Entry,),  # type: ignore
             namespace={"__doc__": told.partition(". ")[0].removesuffix(".") + ".", "value_class": kind}, module=kind.__module__,
             frozen=True, kw_only=True,
         )  # fmt: skip
     if get_origin(kind) is Annotated:
         return Annotated[(form_of(kind.__origin__), *kind.__metadata__)]
     if get_origin(kind) is tuple:
-        return list[form_of(get_args(kind)[0])]  # type: ignore[misc]
+        of = get_args(kind)[0]
+        if get_origin(of) is tuple:
+            return dict[tuple(map(form_of, get_args(of)))]  # type: ignore[misc]
+        return list[form_of(of)]  # type: ignore[misc]
     if get_origin(kind) in (Union, UnionType):
         return form_of(get_args(kind)[0])
     return kind
 
 
-def _field(name: str, kind: Any, default: Any) -> tuple[Any, ...]:
+def _field(name: str, form: Any, default: Any) -> tuple[Any, ...]:
     if default is MISSING:
-        return name, form_of(kind)
+        return name, form
     says = isinstance(default, (bool, int, str)) or (isinstance(default, float) and isfinite(default))
-    return (name, form_of(kind), default) if says else (name, form_of(kind) | UnsetType, UNSET)
+    return (name, form, default) if says else (name, form | UnsetType, UNSET)
 
 
 def value_of(entry: Any) -> Any:
@@ -222,13 +226,18 @@ def value_of(entry: Any) -> Any:
     if isinstance(entry, Entry):
         said = {name: value_of(getattr(entry, name)) for name in entry.__struct_fields__ if getattr(entry, name) is not UNSET}
         return type(entry).value_class(**said)  # type: ignore[attr-defined]
+    if isinstance(entry, dict):
+        return tuple((key, value_of(entry[key])) for key in sorted(entry))
     return tuple(map(value_of, entry)) if isinstance(entry, list) else entry
 
 
 def table_of(value: Any) -> Any:
-    """Return the JSON value of a dataclass, in its form: fields at their defaults are left out."""
+    """Return the JSON value of a dataclass, in its form: fields at their defaults are left out, pairs that begin with texts are a
+    table."""
     if is_dataclass(value):
         return {f.name: table_of(own) for f in fields(value) if (own := getattr(value, f.name)) != f.default}
+    if isinstance(value, tuple) and value and all(isinstance(one, tuple) and isinstance(one[0], str) for one in value):
+        return {key: table_of(own) for key, own in value}
     return list(map(table_of, value)) if isinstance(value, tuple) else value
 
 

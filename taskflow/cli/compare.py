@@ -19,7 +19,7 @@ from taskflow.cli.next_best import grid_barred
 from taskflow.cli.options import budget_option, emit, output_options, problem_options, seed_option
 from taskflow.cli.problem import Problem, describe, lacking_sentence, make_problem, named_strategy, table
 from taskflow.cli.progress import working
-from taskflow.cli.search import run_search
+from taskflow.cli.searched import run_search
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.export import nearest_within

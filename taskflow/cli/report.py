@@ -13,7 +13,7 @@ from taskflow.cli.budgets import CommandBudget
 from taskflow.cli.options import budget_option, emit, output_options, plan_options, seed_option, trace_option, writable
 from taskflow.cli.problem import named_strategy, plan_problem, trace_prediction
 from taskflow.cli.progress import working
-from taskflow.cli.search import run_search
+from taskflow.cli.searched import run_search
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.mapper import search_of

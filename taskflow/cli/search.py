@@ -19,13 +19,13 @@ from taskflow.cli.experts import experts_sentence
 from taskflow.cli.next_best import write_next_best
 from taskflow.cli.options import budget_option, emit, output_options, problem_options, seed_option, writable
 from taskflow.cli.problem import Problem, describe, lacking_sentence, make_problem, named_strategy
-from taskflow.cli.progress import working
+from taskflow.cli.searched import run_search
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, tell
 from taskflow.cli.trusted import runs_option
-from taskflow.mapper import NARROW_PRODUCTS, Strategy, described_by_layers, for_processors, save
-from taskflow.optimizer import ALGORITHMS, Budget, SearchResult, search, step_units
-from taskflow.optimizer.explain import uneven_pieces
+from taskflow.mapper import NARROW_PRODUCTS, described_by_blocks, for_processors, save
+from taskflow.optimizer import ALGORITHMS, Budget, SearchResult, step_units
+from taskflow.optimizer.explain import UnevenGain, uneven_pieces
 from taskflow.optimizer.grid import SIMULATED
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
@@ -138,38 +138,47 @@ def search_command(
     if as_json:
         emit(row)
     else:
-        tell(f"{problem.heading}\n{found}")
-        units = step_units(problem.graph, problem.machine, problem.evaluator.rule, found.seconds)
-        tell(f"{units}; {nbytes(row['transfer_bytes'])} moved, {nbytes(row['peak_memory_bytes'])} at most on a device")
-        if row["advice"]:
-            tell(row["advice"])
-        if beside_it:
-            tell(beside_table(row, str(found.strategy.plan or ""), beside_it))
-        if sizes is not None:
-            tell(str(sizes))
-        if sentence := experts_sentence(row):
-            tell(sentence)
-        if sentence := lacking_sentence([{**row, "name": "found"}, *beside_it]):
-            tell(sentence)
-        if "trust" in row:
-            tell(row["trust"]["text"])
-        if not quiet:
-            if found.strategy.ordered:
-                tell(f"plan {found.strategy.name}")
-            tell(described_by_layers(problem.graph, found.strategy))
-        for one in after:
-            tell(f"next: {one['name']}, {milliseconds(one['iteration_seconds'])} ms a step, "
-                 f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")
-        if len(after) < top - 1 and not interrupted:
-            tell(f"--top {top}: no other plans that fit were found in time")
-        for one in smaller:
-            tell(f"{one['devices']} devices: {one['why']}" if one["why"] else
-                 f"{one['devices']} devices: {milliseconds(one['iteration_seconds'])} ms a step, "
-                 f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")
+        _tell_found(problem, found, row, sizes, quiet)
+        _tell_others(found, after, smaller, top if not interrupted else 1)
     if unsaved is not None:
         raise unsaved
     if interrupted:
         sys.exit(INTERRUPTED)
+
+
+def _tell_found(
+    problem: Problem, found: SearchResult, row: dict[str, Any], sizes: UnevenGain | None, quiet: bool
+) -> None:
+    """Print what was found, and what there is to say of it. ``row``: the same as JSON."""
+    tell(f"{problem.heading}\n{found}")
+    units = step_units(problem.graph, problem.machine, problem.evaluator.rule, found.seconds)
+    tell(f"{units}; {nbytes(row['transfer_bytes'])} moved, {nbytes(row['peak_memory_bytes'])} at most on a device")
+    sentences = (
+        row["advice"], beside_table(row, str(found.strategy.plan or ""), row["beside"]), sizes and str(sizes),
+        experts_sentence(row), lacking_sentence([{**row, "name": "found"}, *row["beside"]]),
+        row["trust"]["text"] if "trust" in row else "",
+    )
+    for sentence in filter(None, sentences):
+        tell(sentence)
+    if not quiet:
+        if found.strategy.ordered:
+            tell(f"plan {found.strategy.name}")
+        tell(described_by_blocks(problem.graph, found.strategy))
+
+
+def _tell_others(found: SearchResult, after: Sequence[dict[str, Any]], smaller: Sequence[dict[str, Any]], top: int) -> None:
+    """Print the plans next to the best, of which ``top`` were asked for with it, and those on fewer devices."""
+    for one in after:
+        tell(f"next: {one['name']}, {_against(one, found)}")
+    if len(after) < top - 1:
+        tell(f"--top {top}: no other plans that fit were found in time")
+    for one in smaller:
+        tell(f"{one['devices']} devices: {one['why'] or _against(one, found)}")
+
+
+def _against(one: dict[str, Any], found: SearchResult) -> str:
+    seconds = one["iteration_seconds"]
+    return f"{milliseconds(seconds)} ms a step, {seconds / found.seconds:.2f} times as long; {one['file']}"
 
 
 def _of_fewer(problem: Problem, count: int, asked: dict[str, Any]) -> Problem:
@@ -212,18 +221,3 @@ def _saved(problem: Problem, found: SearchResult, out: str | None) -> OSError | 
     except OSError as error:
         return error
     return None
-
-
-def run_search(
-    problem: Problem, algorithm: str, budget: Budget, seed: int, quiet: bool, space: SpaceOptions, memory: bool,
-    *, alone: bool = False, workers: int | None = None, target: str | None = None, starts: Sequence[Strategy] = (),
-    products: str = "", answered: bool = False,
-) -> SearchResult:
-    """Search, with progress on stderr: the best time, proposals a second, and the share that is accepted."""
-    show = not quiet and sys.stderr.isatty()
-    with working(f"{algorithm}: starting", show) as display:
-        return search(
-            problem.graph, problem.machine, budget=budget, seed=seed, algorithm=algorithm, space=space,
-            memory=problem.memory_check if memory else False, progress=display.say if show else None, use=problem.evaluator,
-            alone=alone, workers=workers, target=target, starts=starts, products=products, answered=answered,
-        )

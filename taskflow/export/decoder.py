@@ -10,7 +10,7 @@ from math import isclose
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import numbered_layer
+from taskflow.mapper import block_of
 from taskflow.operators.rotary import Rotary, frequencies
 from taskflow.operators.top_k import TopK
 from taskflow.operators.top_k_routing import TopKRouting
@@ -89,7 +89,7 @@ def sizes_of(graph: OperatorGraph) -> DecoderSizes:
     layers: dict[str, list[Node]] = {}
     around: list[Node] = []
     for node in graph:
-        layer = numbered_layer(node.name)
+        layer = block_of(node.name)
         (layers.setdefault(layer, []) if layer and layer != node.name else around).append(node)
     if not layers:
         raise ValueError("no layer has a number in its name")
@@ -145,7 +145,7 @@ def _dropout(graph: OperatorGraph, layers: int) -> float:
 
 def _of_layer(graph: OperatorGraph, nodes: Sequence[Node]) -> DecoderSizes:
     """What a layer says. Raises ValueError if it is another than that of GPT, Llama or Mixtral."""
-    name = numbered_layer(nodes[0].name)
+    name = block_of(nodes[0].name)
     work = [node for node in nodes if node.operator.kind not in (*LAYOUT, "dropout")]
     kinds = "".join(("norm" if node.operator.kind in NORMS else node.operator.kind) + " " for node in work)
     match = _LAYER.fullmatch(kinds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from taskflow.export.difference import LATE
 from taskflow.export.hybrid import Hybrid
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import BLOCK, HybridPlan, layer_numbers, samples
+from taskflow.mapper import BLOCK, HybridPlan, block_numbers, samples
 from taskflow.writing import json_text
 
 CHECKPOINTS = {
@@ -82,7 +82,7 @@ def _zero(graph: OperatorGraph, plan: HybridPlan) -> dict[str, object]:
 
 def largest_block(graph: OperatorGraph) -> int:
     """Return the elements of the layer with the most weights."""
-    numbers, sizes = layer_numbers(graph), dict[object, int]()
+    numbers, sizes = block_numbers(graph), dict[object, int]()
     for node in graph:
         for parameter in node.parameters:
             key = numbers.get(node.name, node.name)

@@ -16,8 +16,8 @@ from taskflow.mapper import (
     HybridPlan,
     Strategy,
     again_words,
+    block_numbers,
     default_bucket,
-    layer_numbers,
     map_graph,
     placed_devices,
     plan_of,
@@ -132,7 +132,7 @@ def _layers(graph: OperatorGraph, strategy: Strategy) -> tuple[int, ...]:
     even = stages_of(graph, pipeline.count)
     if all(even[node.name] == pipeline.stage(node.name) for node in graph if node.inputs):
         return ()
-    numbers = layer_numbers(graph)
+    numbers = block_numbers(graph)
     counts = [0] * pipeline.count
     first: dict[int, int] = {}
     for node in graph:

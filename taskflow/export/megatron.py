@@ -19,9 +19,9 @@ from taskflow.mapper import (
     HybridPlan,
     PipelineSchedule,
     attends,
+    block_numbers,
+    block_of,
     default_bucket,
-    layer_numbers,
-    numbered_layer,
     samples,
     stages_of,
 )
@@ -200,7 +200,7 @@ def layers_dealt(graph: OperatorGraph, plan: HybridPlan) -> tuple[int, ...]:
 
 def _numbered(graph: OperatorGraph) -> dict[str, int]:
     """The layer of each operator that a layer's name has."""
-    return {name: layer for name, layer in layers_read(graph).items() if numbered_layer(name)}
+    return {name: layer for name, layer in layers_read(graph).items() if block_of(name)}
 
 
 def first_again(plan: HybridPlan, dealt: Sequence[int]) -> int:
@@ -219,13 +219,13 @@ def first_again(plan: HybridPlan, dealt: Sequence[int]) -> int:
 
 def layers_read(graph: OperatorGraph) -> dict[str, int]:
     """Return the layer of each operator that has inputs; operators without inputs are where they are read."""
-    numbers = layer_numbers(graph)
+    numbers = block_numbers(graph)
     return {node.name: numbers[node.name] for node in graph if node.inputs and node.name in numbers}
 
 
 def require_transformer(graph: OperatorGraph, who: str) -> None:
     """Raise ValueError unless a network has numbered layers with attention."""
-    if not attends(graph) or not layer_numbers(graph):
+    if not attends(graph) or not block_numbers(graph):
         raise ValueError(
             f"{who} trains Transformers; {graph.name} is none, or its layers have no numbers in their names (h.3); take another "
             "target: torch or jax"

@@ -14,7 +14,7 @@ from taskflow.export.difference import LATE
 from taskflow.export.hybrid import Hybrid
 from taskflow.export.megatron import layers_read, require_positions, require_transformer
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import BLOCK, HybridPlan, PipelineSchedule, bucket_word, numbered_layer, samples, stages_of
+from taskflow.mapper import BLOCK, HybridPlan, PipelineSchedule, block_of, bucket_word, samples, stages_of
 
 SCHEDULES = {
     (PipelineSchedule.GPIPE, False): "GPipe", (PipelineSchedule.GPIPE, True): "LoopedBFS",
@@ -154,7 +154,7 @@ def _parts(graph: OperatorGraph, hybrid: Hybrid) -> str:
     """The modules of each stage, by torchtitan's names."""
     plan = hybrid.plan
     count = plan.pipeline * plan.virtual
-    numbers = {name: layer for name, layer in layers_read(graph).items() if numbered_layer(name)}
+    numbers = {name: layer for name, layer in layers_read(graph).items() if block_of(name)}
     stage_of = stages_of(graph, count, plan.stages)
     parts = [
         [f"layers.{layer}" for layer in sorted({layer for name, layer in numbers.items() if stage_of[name] == stage})]

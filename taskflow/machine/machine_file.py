@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -12,27 +13,22 @@ from msgspec import UNSET, Meta, UnsetType
 from taskflow.machine.cluster import Cluster
 from taskflow.machine.library import Collectives, Reached, Source
 from taskflow.machine.network import Network
-from taskflow.machine.parts import AttentionRates, Device, ProductRates
+from taskflow.machine.parts import Device
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.machine.timed import Timed, TimedPoint
 from taskflow.machine.torus import Slice, Torus
 from taskflow.programs import ProgramEntry, program_entry, program_of
-from taskflow.reading import Count, Entry, Name, NotNegative, Positive, Whole, form_of, read_format, table_of, value_of
+from taskflow.reading import Count, Entry, Name, NotNegative, Positive, form_of, read_format, table_of, value_of
 
-CLASSES = ("contraction", "convolution", "recurrent", "memory")  # what an efficiency may be given for
-
-Kernels = Literal["contraction", "convolution", "recurrent", "memory"]
-
+Kernels = Literal["contraction", "convolution", "recurrent", "memory"]  # what an efficiency may be given for
 
 if TYPE_CHECKING:
-    ProductEntry: TypeAlias = Any
-    AttentionEntry: TypeAlias = Any
+    DeviceForm: TypeAlias = Any
     GroupEntry: TypeAlias = Any
     NetworkEntry: TypeAlias = Any
     CollectivesEntry: TypeAlias = Any
 else:
-    ProductEntry, AttentionEntry, GroupEntry = form_of(ProductRates), form_of(AttentionRates), form_of(Group)
-    NetworkEntry, CollectivesEntry = form_of(Network), form_of(Collectives)
+    GroupEntry, NetworkEntry, CollectivesEntry = form_of(Group), form_of(Network), form_of(Collectives)
 
 
 class TimedEntry(Entry, frozen=True, kw_only=True):
@@ -48,32 +44,22 @@ class TimedEntry(Entry, frozen=True, kw_only=True):
     ]
 
 
-class DeviceEntry(Entry, frozen=True, kw_only=True):
-    """A kind of processor."""
+if not TYPE_CHECKING:
+    DeviceForm = form_of(
+        Device,
+        efficiency=Annotated[dict[Kernels, Reached], Meta(description="Part of the peak that kernels reach.")],
+        products=Annotated[
+            Literal["float32", "tf32", "bfloat16"], Meta(description="At which rate float32 products run. Without it: float32.")
+        ],
+        program=Annotated[
+            Name | ProgramEntry, Meta(description="What drives it unless somebody says another: its name, or its figures.")
+        ],
+        timed=Annotated[list[TimedEntry], Meta(description="Operators that were timed there.")],
+    )
 
-    kind: Annotated[Name, Meta(description="Its name.")]
-    memory_bytes: Annotated[Count, Meta(description="Memory of one.")]
-    flops_per_second: Annotated[dict[Name, Positive], Meta(description="Peak operations a second by dtype, float32 among them.")]
-    memory_bytes_per_second: Annotated[Positive, Meta(description="Peak rate of its memory.")]
-    launch_seconds: Annotated[NotNegative, Meta(description="Added to every task.")]
-    multiprocessors: Annotated[Count, Meta(description="Cores that a kernel must fill to reach the peak.")] = 1
-    cache_bytes: Annotated[Whole, Meta(description="The last cache that they share.")] = 0
-    efficiency: Annotated[dict[Kernels, Reached], Meta(description="Part of the peak that kernels reach.")] | UnsetType = UNSET
-    source: Source | UnsetType = UNSET
-    products: Annotated[
-        Literal["float32", "tf32", "bfloat16"], Meta(description="At which rate float32 products run. Without it: float32.")
-    ] | UnsetType = UNSET
-    program: Annotated[
-        Name | ProgramEntry, Meta(description="What drives it unless somebody says another: its name, or its figures.")
-    ] | UnsetType = UNSET
-    matrix_products: Annotated[
-        dict[Name, ProductEntry], Meta(description="By dtype, how matrix products perform, where it was measured.")
-    ] | UnsetType = UNSET
-    power: Annotated[Reached, Meta(description="Part of the rate of products that its power limit allows.")] | UnsetType = UNSET
-    attention: Annotated[
-        dict[Name, AttentionEntry], Meta(description="By kernel of attention, what it reaches.")
-    ] | UnsetType = UNSET
-    timed: Annotated[list[TimedEntry], Meta(description="Operators that were timed there.")] | UnsetType = UNSET
+
+class DeviceEntry(DeviceForm, frozen=True, kw_only=True):  # type: ignore[call-arg,misc]  # made where it runs
+    """A kind of processor."""
 
     def __post_init__(self) -> None:
         if "float32" not in self.flops_per_second:
@@ -189,23 +175,14 @@ def _declared(where: str, what: str, used: list[str], declared: list[str]) -> No
 
 
 def _device(entry: DeviceEntry) -> Device:
-    return Device(
-        entry.kind, entry.memory_bytes, _sorted(entry.flops_per_second), entry.memory_bytes_per_second, entry.launch_seconds,
-        entry.multiprocessors, entry.cache_bytes, _sorted(entry.efficiency or {}), entry.source or "", entry.products or "float32",
-        program_of(entry.program, entry.kind) if entry.program else None,
-        tuple(sorted(((dtype, value_of(one)) for dtype, one in (entry.matrix_products or {}).items()), key=lambda pair: pair[0])),
-        tuple((name, value_of(one)) for name, one in sorted((entry.attention or {}).items(), key=lambda pair: pair[0])),
-        entry.power or 1.0, tuple(map(_timed, entry.timed or ())),
-    )
+    plain: Device = value_of(msgspec.structs.replace(entry, program=UNSET, timed=UNSET))
+    program = program_of(entry.program, entry.kind) if entry.program else None
+    return replace(plain, program=program, timed=tuple(map(_timed, entry.timed or ())))
 
 
 def _timed(entry: TimedEntry) -> Timed:
     points = tuple(TimedPoint(*point) for point in entry.points)
     return Timed(entry.name, entry.group, entry.backward, entry.dtype, points)
-
-
-def _sorted(table: Mapping[Any, float]) -> tuple[tuple[str, float], ...]:
-    return tuple(sorted(table.items()))
 
 
 def _node(entry: NodeEntry) -> NodeTemplate:
@@ -235,7 +212,8 @@ def unparse(machine: Cluster) -> dict[str, Any]:
     say, such as a link of infinite rate."""
     file = MachineFile(
         format="taskflow-machine", version=1, name=machine.name, source=machine.source or UNSET,
-        devices=[_of_device(device) for device in machine.kinds], nodes=[_of_node(node) for node in machine.nodes],
+        devices=[_of_device(device) for device in machine.kinds],  # type: ignore[misc]
+        nodes=[_of_node(node) for node in machine.nodes],
         layout=[Placing(node=node, count=count) for node, count in machine.layout],
         collectives=UNSET if machine.collectives is None else table_of(machine.collectives),
         network=UNSET if machine.network is None else table_of(machine.network),
@@ -246,23 +224,13 @@ def unparse(machine: Cluster) -> dict[str, Any]:
     return content
 
 
-def _of_device(device: Device) -> DeviceEntry:
-    efficiency: dict[Any, float] = dict(device.efficiency)
-    products: Any = device.products  # `unparse` checks both
-    return DeviceEntry(
-        kind=device.kind, memory_bytes=device.memory_bytes, flops_per_second=dict(device.flops_per_second),
-        memory_bytes_per_second=device.memory_bytes_per_second, launch_seconds=device.launch_seconds,
-        multiprocessors=device.multiprocessors, cache_bytes=device.cache_bytes, efficiency=efficiency or UNSET,
-        source=device.source or UNSET, products=UNSET if products == "float32" else products,
-        program=UNSET if device.program is None else program_entry(device.program, device.kind),
-        matrix_products={dtype: table_of(rates) for dtype, rates in device.matrix_products} or UNSET,
-        power=UNSET if device.power == 1 else device.power,
-        attention={name: table_of(one) for name, one in device.attention} or UNSET,
-        timed=[
-            TimedEntry(name=one.name, group=one.group, backward=one.backward, dtype=one.dtype, points=[list(p) for p in one.points])
-            for one in device.timed
-        ] or UNSET,
-    )  # fmt: skip
+def _of_device(device: Device) -> dict[str, Any]:
+    said = {"multiprocessors": 1, "cache_bytes": 0, **table_of(replace(device, program=None, timed=()))}
+    if device.program is not None:
+        said["program"] = program_entry(device.program, device.kind)
+    if device.timed:
+        said["timed"] = [{**table_of(one), "points": [list(point) for point in one.points]} for one in device.timed]
+    return {key: said[key] for key in DeviceEntry.__struct_fields__ if key in said}
 
 
 def _of_node(node: NodeTemplate) -> NodeEntry:

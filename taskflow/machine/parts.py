@@ -12,7 +12,7 @@ from msgspec import Meta
 from taskflow.machine.library import Reached, Source
 from taskflow.machine.timed import Timed
 from taskflow.programs import TrainingProgram
-from taskflow.reading import NotNegative, Positive, Whole
+from taskflow.reading import Count, Name, NotNegative, Positive, Whole
 
 Ends = bool | Literal["sender", "receiver"]  # of a transfer: both (True), none, or one
 
@@ -58,34 +58,31 @@ ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # tensor cores multiply 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A kind of processor.
+    """A kind of processor. A type without a rate runs at float32's. What multiplies float32 numbers in ``products``, ``tf32`` or
+    ``bfloat16`` on tensor cores, are matrix products, convolutions and recurrent layers; sums and everything else stay float32.
+    ``efficiency`` says what differs from the cost model's own figures. Under a ``program``, matrix products run in tiles, and views
+    are free (`taskflow.optimizer.cost.library`). Times of operators that were ``timed`` take precedence."""
 
-    ``flops_per_second``: peak rate by dtype name; a dtype that is not named runs at float32's rate. ``efficiency``: fraction of
-    the peak that a class of kernels reaches ("contraction", "convolution", "recurrent"; "memory": fraction of the memory's
-    rate), where it differs from the cost model's own figure. ``multiprocessors``: cores that a kernel must fill.
-    ``cache_bytes``: size of the last-level cache that they share. ``source``: where the figures are from. ``products``: the
-    type in which matrix products, convolutions and recurrent layers multiply float32 numbers: ``tf32`` or ``bfloat16`` on
-    tensor cores. Sums and everything else stay float32. ``program``: how it is driven, where ``launch_seconds`` between two
-    kernels do not describe that. Matrix products then run in tiles, and views are free (`taskflow.optimizer.cost.library`).
-    ``matrix_products``: by type, how these perform, where it was measured. ``power``: part of the rate of products and attention
-    that a card's power limit allows. ``attention``: by kernel, what it reaches. ``timed``: operators that were timed, whose
-    times take precedence.
-    """
-
-    kind: str
-    memory_bytes: int
-    flops_per_second: tuple[tuple[str, float], ...]
-    memory_bytes_per_second: float
-    launch_seconds: float
-    multiprocessors: int = 1
-    cache_bytes: int = 0
+    kind: Annotated[Name, Meta(description="Its name.")]
+    memory_bytes: Annotated[Count, Meta(description="Memory of one.")]
+    flops_per_second: Annotated[
+        tuple[tuple[Name, Positive], ...], Meta(description="Peak operations a second by dtype, float32 among them.")
+    ]
+    memory_bytes_per_second: Annotated[Positive, Meta(description="Peak rate of its memory.")]
+    launch_seconds: Annotated[NotNegative, Meta(description="Added to every task.")]
+    multiprocessors: Annotated[Count, Meta(description="Cores that a kernel must fill to reach the peak.")] = 1
+    cache_bytes: Annotated[Whole, Meta(description="The last cache that they share.")] = 0
     efficiency: tuple[tuple[str, float], ...] = ()
-    source: str = ""
+    source: Source = ""
     products: str = "float32"
     program: TrainingProgram | None = None
-    matrix_products: tuple[tuple[str, ProductRates], ...] = ()
-    attention: tuple[tuple[str, AttentionRates], ...] = ()
-    power: float = 1.0
+    matrix_products: Annotated[
+        tuple[tuple[Name, ProductRates], ...], Meta(description="By dtype, how matrix products perform, where it was measured.")
+    ] = ()
+    power: Annotated[Reached, Meta(description="Part of the rate of products that its power limit allows.")] = 1.0
+    attention: Annotated[
+        tuple[tuple[Name, AttentionRates], ...], Meta(description="By kernel of attention, what it reaches.")
+    ] = ()
     timed: tuple[Timed, ...] = ()
 
     def rate(self, dtype: object = "float32") -> float:
@@ -109,7 +106,7 @@ class Device:
         return self.memory_bytes_per_second * (own or self.reaches("memory", 0.8))
 
     @property
-    def sums_beside_weights(self) -> bool:
+    def hides_sums(self) -> bool:
         """Whether its program has tensor groups sum gradients beside products that make weights' gradients."""
         return self.program is not None and self.program.sums_beside_weights > 0
 

@@ -13,13 +13,13 @@ from taskflow.mapper.alike import (
     degrees_like,
     follow,
 )
+from taskflow.mapper.blocks import block_count, block_numbers, block_of, described_by_blocks
 from taskflow.mapper.buckets import BucketLayer, bucket_word, default_bucket, divided
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import Exchange, OpConfig, copy_on_each, ranges, writes_together
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.hybrid import HybridParallel, samples
 from taskflow.mapper.joined_parts import joined_parts
-from taskflow.mapper.layers import described_by_layers, layer_numbers, numbered_layer
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, has_attention, multiplies, node_size, suits
 from taskflow.mapper.narrow_products import NARROW_PRODUCTS, NarrowProducts, narrow_rate

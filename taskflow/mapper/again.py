@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper.layers import layer_numbers, numbered_layer
+from taskflow.mapper.blocks import block_numbers, block_of
 from taskflow.operators.operator import Work
 from taskflow.reading import Entry, Name
 
@@ -79,7 +79,7 @@ AGAIN_STATES: Mapping[str, tuple[str, str]] = {
 def again_of(graph: OperatorGraph, plan: HybridPlan, gathers: Callable[[Node], bool]) -> HadAgain:
     """Return what a plan has again. ``gathers``: whether a tensor group gathers what an operator with weights reads."""
     found, levels = HadAgain(), plan.recompute_layers
-    numbers = layer_numbers(graph) if levels else {}
+    numbers = block_numbers(graph) if levels else {}
     for level in dict.fromkeys(levels or (plan.recompute,)):
         of = level_again(graph, level)
         found |= of.among([name for name, number in numbers.items() if levels[number] == level]) if levels else of
@@ -160,7 +160,7 @@ def _layers(graph: OperatorGraph, rule: str) -> Iterable[list[Node]]:
     """The operators of each layer that have inputs."""
     layers: dict[str, list[Node]] = {}
     for node in graph:
-        if node.inputs and (block := numbered_layer(node.name)):
+        if node.inputs and (block := block_of(node.name)):
             layers.setdefault(block, []).append(node)
     if not layers:
         raise ValueError(f"plan: recompute={rule} needs layers with numbers in their names, as h.3; {graph.name} has none")

@@ -19,9 +19,9 @@ import numpy as np
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, host
 from taskflow.mapper.again import HadAgain, again_of
+from taskflow.mapper.blocks import block_numbers
 from taskflow.mapper.config import Exchange, writes_together
 from taskflow.mapper.fitting import fitted
-from taskflow.mapper.layers import layer_numbers
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.pipeline import Pipeline, sample_dim
@@ -230,7 +230,7 @@ def _numbered(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
     by_layer = [(name, values) for name, values in (("recompute", plan.recompute_layers), ("zero", plan.zero_layers)) if values]
     if not by_layer:
         return {}
-    numbers = layer_numbers(graph)
+    numbers = block_numbers(graph)
     many = max(numbers.values(), default=-1) + 1
     for name, values in by_layer:
         if len(values) != many:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from taskflow.graph import OperatorGraph
-from taskflow.mapper.layers import layer_numbers, numbered_layer
+from taskflow.mapper.blocks import block_numbers, block_of
 
 
 def stages_of(graph: OperatorGraph, count: int, layers: Sequence[int] = (), who: str = "plan") -> dict[str, int]:
@@ -19,7 +19,7 @@ def stages_of(graph: OperatorGraph, count: int, layers: Sequence[int] = (), who:
     stages than operators."""
     if count == 1:
         return {node.name: 0 for node in graph}
-    numbers = layer_numbers(graph)
+    numbers = block_numbers(graph)
     many = max(numbers.values(), default=-1) + 1
     if layers and (sum(layers) != many or min(layers) < 1):
         raise ValueError(
@@ -51,7 +51,7 @@ def _dealt(layers: int, stages: int) -> list[int]:
 
 def _beside_layers(graph: OperatorGraph, numbers: dict[str, int], more: int) -> dict[str, int]:
     """A stage for each layer, and ``more`` for what is before the first and after the last; empty if these are not so many."""
-    inside = [node.number for node in graph if numbered_layer(node.name)]
+    inside = [node.number for node in graph if block_of(node.name)]
     if not inside or more > 2:
         return {}
     groups = [{node.name: node for node in graph.nodes[: inside[0]]}, {node.name: node for node in graph.nodes[inside[-1] + 1 :]}]

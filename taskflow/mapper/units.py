@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper.blocks import block_of
 from taskflow.mapper.buckets import BucketLayer, divided
-from taskflow.mapper.layers import numbered_layer
 from taskflow.mapper.strategy import Strategy
 
 
@@ -16,7 +16,7 @@ def blocks_of(graph: OperatorGraph) -> dict[str, str]:
     for node in graph:
         if node.parameters:
             for layer in {parameter.layer for parameter in node.parameters}:
-                readers.setdefault(layer, set()).add(numbered_layer(node.name))
+                readers.setdefault(layer, set()).add(block_of(node.name))
     late = summed_last(graph)
     return {layer: next(iter(of)) for layer, of in readers.items() if len(of) == 1 and "" not in of and layer not in late}
 

@@ -66,15 +66,15 @@ def gpt(config: GPTConfig, dtype: str = "float32") -> OperatorGraph:
     x = ops.add_weight(words, (1, c.steps, c.hidden), init=Init("normal", STD), name="wpe")
     x = _drop(c, x, "drop")
     for i in range(c.layers):
-        x = _layer(c, x, f"h.{i}")
+        x = _block(c, x, f"h.{i}")
     x = ops.layer_norm(x, name="ln_f")
     scores = ops.linear(x, c.vocabulary, False, name="lm_head", parameters=graph.parameters_of(words))
     graph.minimize(ops.cross_entropy(scores, targets, blocks=blocks_of(c.vocabulary), name="loss"))
     return graph
 
 
-def _layer(c: GPTConfig, x: Tensor, name: str) -> Tensor:
-    """x (N, T, H) with what its words tell each other and what each makes of it."""
+def _block(c: GPTConfig, x: Tensor, name: str) -> Tensor:
+    """One block: attention, then a feed-forward layer, each added to what it reads. x (N, T, H) in, the same out."""
     y = ops.layer_norm(x, name=f"{name}.ln_1")
     attention = _fused_attention if c.fused else _attention
     y = attention(c, y, f"{name}.attn")

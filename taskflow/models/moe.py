@@ -110,7 +110,7 @@ def _feed_forward(c: MoEConfig, y: Tensor, inner: int, name: str) -> Tensor:
 
 
 def _attend(c: MoEConfig, x: Tensor, name: str) -> Tensor:
-    """x (N, T, M) with what its words tell each other."""
+    """Attention, added to what it reads. x (N, T, M) in, the same out."""
     y, shape = ops.layer_norm(x, name=f"{name}.norm1"), (*x.shape[:2], c.heads, c.head_size)
     name = f"{name}.attention"
     q, k, v = (

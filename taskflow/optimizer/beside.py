@@ -11,8 +11,8 @@ from taskflow.machine import Machine
 from taskflow.mapper import (
     HybridParallel,
     Strategy,
+    block_count,
     has_attention,
-    layer_numbers,
     map_graph,
     multiplies,
     parse_plan,
@@ -49,7 +49,7 @@ def has_usual_plans(graph: OperatorGraph, machine: Machine, rule: UpdateRule | N
         return False
     if not reads_words(graph) and not has_attention(graph):
         return False
-    return max(layer_numbers(graph).values(), default=0) >= 1
+    return block_count(graph) > 1
 
 
 def usual_plans(
@@ -107,7 +107,7 @@ def _shared(graph: OperatorGraph, machine: Machine) -> list[tuple[int, int, int]
     last within a node."""
     count, node = len(machine.processors), machine.processors[0].node
     there = gcd(sum(processor.node == node for processor in machine.processors), count)
-    layers = max(layer_numbers(graph).values(), default=-1) + 1
+    layers = block_count(graph)
     within, stages = gcd(MOST_TENSOR, there), [p for p in (1 << k for k in range(1, 10)) if p <= layers]
     if (dealt := gcd(there, max(expert_degrees(graph)))) > 1:
         return [(1, p, dealt) for p in (1, *stages) if count % (p * dealt) == 0]

@@ -243,11 +243,6 @@ class Admission:
         counts = timed and len(evaluator.machine.processors) >= MANY_PROCESSORS
         self._messages = Messages(evaluator.graph) if counts else None
 
-    @property
-    def counts(self) -> bool:
-        """True if it may refuse anything at all."""
-        return self._messages is not None
-
     def allows(self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync] = NO_SYNCS) -> bool:
         """True if changes to the current strategy may be evaluated."""
         return self._messages is None or self._few(self._messages, self._evaluator.strategy.configs, changes, syncs)

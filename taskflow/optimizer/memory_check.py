@@ -171,7 +171,7 @@ class MemoryCheck:
             tasks, timeline = self._evaluator.evaluated(strategy)
             uses = memory_use(tasks, timeline.begun(tasks))
         if not strategy.ordered:
-            self._scale = max(use.nbytes for use in uses) / max(1, *self.estimate.between(strategy)[1])
+            self._scale = max(use.nbytes for use in uses) / max(1, *self.estimate.likely(strategy))
         return uses
 
     def _folded(self, strategy: Strategy) -> tuple[MemoryUse, ...] | None:
@@ -187,12 +187,12 @@ class MemoryCheck:
 
     def _share(self, strategy: Strategy, scale: float) -> float:
         """Return the share of its memory that a strategy is estimated to need on the device that is nearest to its limit."""
-        estimated = self.estimate.between(strategy)[1]
+        estimated = self.estimate.likely(strategy)
         return max(scale * nbytes / p.memory_bytes for nbytes, p in zip(estimated, self.machine.processors))
 
     def _estimated(self, strategy: Strategy) -> Needs:
         scale = self._scale or 1.0
-        return Needs([round(scale * nbytes) for nbytes in self.estimate.between(strategy)[1]], None)
+        return Needs([round(scale * nbytes) for nbytes in self.estimate.likely(strategy)], None)
 
 
 def _advice(strategy: Strategy) -> str:

@@ -61,8 +61,8 @@ class _WeightMemory:
 
     kept: list[int]
     updating: list[int]
-    gradients: dict[tuple[str, int], int]
-    arriving: dict[tuple[str, int], int]
+    gradients: dict[str, dict[int, int]]
+    arriving: dict[str, dict[int, int]]
 
 
 class MemoryEstimate:
@@ -108,15 +108,15 @@ class MemoryEstimate:
         for processor, _, _, nbytes in {one for node in self.graph for one in self._held(node, strategy).laid_out}:
             total[processor] += nbytes
         weights = self._weight_bytes(strategy)
-        for of_layers in (weights.gradients, weights.arriving):
-            for (_, processor), nbytes in of_layers.items():
+        for of_layer in (*weights.gradients.values(), *weights.arriving.values()):
+            for processor, nbytes in of_layer.items():
                 total[processor] += nbytes
         return [a + b for a, b in zip(total, weights.kept)]
 
-    def between(self, strategy: Strategy) -> tuple[list[int], list[int]]:
-        """Return bytes by processor if every processor runs its tasks in program order, and gradients of weights are summed and
-        used up at once; and if they all live to the end of the step. A value lives to the end of the forward pass if some
-        backward task needs it, else to its last reader. A gradient lives from the task that makes it to the one that uses it."""
+    def likely(self, strategy: Strategy) -> list[int]:
+        """Return bytes by processor if every processor runs its tasks in program order. A value lives to the end of the forward
+        pass if some backward task needs it, else to its last reader. A gradient lives from the task that makes it to the one
+        that uses it, one of weights to the end of the step."""
         count = self._processors
         kept, live, ahead, packed = [0] * count, [0] * count, [0] * count, [0] * count
         last_use = {one: node.number for node in self.graph for one in self._held(node, strategy).laid_out}
@@ -142,9 +142,8 @@ class MemoryEstimate:
             for one in dict.fromkeys(held.laid_out):
                 live[one[0]] -= one[3] * (last_use[one] == node.number)
         weights = self._weight_bytes(strategy)
-        back = [self._backward(strategy, weights, list(kept), stays) for stays in (False, True)]
-        least, most = ([w + p + max(a, b) for w, p, a, b in zip(weights.kept, packed, ahead, of)] for of in back)
-        return least, most
+        back = self._backward(strategy, weights, kept)
+        return [w + p + max(a, b) for w, p, a, b in zip(weights.kept, packed, ahead, back)]
 
     def updating(self, strategy: Strategy) -> tuple[list[int], list[int]]:
         """Return bytes by processor of what is kept from step to step, and of the gradients that the update uses. These are of all
@@ -152,17 +151,10 @@ class MemoryEstimate:
         found = self._weight_bytes(strategy)
         return found.kept, found.updating
 
-    def _backward(self, strategy: Strategy, weights: _WeightMemory, live: list[int], stays: bool) -> list[int]:
-        """Return the most that lives at once in the backward pass, of values ``live`` at its begin. ``stays``: gradients of weights
-        live to its end."""
+    def _backward(self, strategy: Strategy, weights: _WeightMemory, live: list[int]) -> list[int]:
+        """Return the most that lives at once in the backward pass, of values ``live`` at its begin."""
         most = [0] * self._processors
-        begun: dict[str, dict[int, int]] = {}
-        for (layer, processor), nbytes in weights.gradients.items():
-            begun.setdefault(layer, {})[processor] = nbytes
-        arriving: dict[str, dict[int, int]] = {}
-        for (layer, processor), nbytes in weights.arriving.items():
-            arriving.setdefault(layer, {})[processor] = nbytes
-        begun_layers: set[str] = set()
+        begun: set[str] = set()
         used: dict[int, dict[int, int]] = {}  # node -> processor -> gradients of its outputs that readers have made
         for node in reversed(self.graph.nodes):
             self._evaluator.checkpoint()
@@ -175,17 +167,15 @@ class MemoryEstimate:
                     live[processor] += nbytes
                     ends[processor] = ends.get(processor, 0) + nbytes
             for layer in dict.fromkeys(parameter.layer for parameter in node.parameters):
-                for processor, nbytes in begun.get(layer, {}).items() if layer not in begun_layers else ():
+                for processor, nbytes in weights.gradients.get(layer, {}).items() if layer not in begun else ():
                     live[processor] += nbytes
-                begun_layers.add(layer)
+                begun.add(layer)
             outputs = held.outputs if node.number in self._active else {}
             for processor, nbytes in outputs.items():  # the sum of the readers' parts, and one that arrives
                 most[processor] = max(most[processor], live[processor] + nbytes)
             for layer in self._completes.get(node.number, ()):
-                for processor, nbytes in arriving.get(layer, {}).items():
+                for processor, nbytes in weights.arriving.get(layer, {}).items():
                     most[processor] = max(most[processor], live[processor] + nbytes)
-                for processor, nbytes in begun.get(layer, {}).items() if not stays else ():
-                    live[processor] -= nbytes
             for table in (used.pop(node.number, {}), held.values):
                 for processor, nbytes in table.items():
                     live[processor] -= nbytes
@@ -215,8 +205,8 @@ class MemoryEstimate:
         rule, itemsize = self._evaluator.rule, self.graph.dtype.itemsize
         state = rule.state_bytes(itemsize) if rule else 0
         wider = {p.name: _wider(p.spec.dtype.itemsize) * p.trained for p in self.graph.parameters}  # 0: without a gradient
-        gradients: dict[tuple[str, int], int] = {}
-        arriving: dict[tuple[str, int], int] = {}
+        gradients: dict[str, dict[int, int]] = {}
+        arriving: dict[str, dict[int, int]] = {}
         for i, ((layer, processor), sizes) in enumerate(rects.items()):
             if not i % CHECKED:
                 self._evaluator.checkpoint()
@@ -230,12 +220,12 @@ class MemoryEstimate:
                 updated = sum(shares.values())
                 masters = sum(n for read, n in shares.items() if wider[read[0]] > 1)
             kept[processor] += sum(sizes.values()) + updated * state // sum_bytes(itemsize) + masters
-            gradients[layer, processor] = summed
+            gradients.setdefault(layer, {})[processor] = summed
             updating[processor] += updated if isinstance(sync, ShardedSync) and sync.zero > 1 else summed
             # One owner may receive everybody's gradient at once; a chunk's owner everybody's chunk. Collectives add in place.
             if count > 1 and sync.algorithm is not SyncAlgorithm.COLLECTIVE:
                 gathers = sync.algorithm is SyncAlgorithm.OWNER and sync.placement is not UpdatePlacement.SHARDED
-                arriving[layer, processor] = summed * (holders[layer] - 1 if gathers else 1)
+                arriving.setdefault(layer, {})[processor] = summed * (holders[layer] - 1 if gathers else 1)
         return _WeightMemory(kept, updating, gradients, arriving)
 
     def _weights(self, strategy: Strategy) -> tuple[dict[tuple[str, int], dict[tuple[str, Rect], int]], int]:

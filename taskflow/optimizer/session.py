@@ -223,15 +223,6 @@ class SearchSession:
     def _budget(self) -> End:
         return End(self.options.budget.seconds, self.options.budget.proposals)
 
-    def walked(self, proposals: int, accepted: int, now: float) -> None:
-        """Count proposals that were made, and those accepted, in C++ (`mcmc_compiled`), none of which beat the best plan. The
-        current plan takes ``now`` seconds."""
-        self.proposals += proposals
-        self.accepted += accepted
-        if accepted:
-            self.seconds, self._shortfall = now, ""
-        self._tell()
-
     def conduct(self, body: Callable[[], str]) -> SearchResult:
         """Run the search. ``body`` returns why it ended, if neither the budget nor the user ends it. The first rival is always
         evaluated; the others, and the lower bound, if there is time."""

@@ -22,7 +22,7 @@ from taskflow.mapper import (
     Sync,
     SyncAlgorithm,
     UpdatePlacement,
-    described_by_layers,
+    described_by_blocks,
     load,
     parse_sync,
     save,
@@ -263,7 +263,7 @@ def test_equal_operators_of_layers_are_described_in_one_line() -> None:
     graph.minimize(taskflow.cross_entropy(x, taskflow.input(graph, (8,), "int64", name="labels"), name="loss"))
     strategy = taskflow.choose("data", graph, taskflow.load_machine("p100", 4))[0]
     other = replace(strategy, configs={**strategy.configs, "h.1.up": replace(strategy["h.1.up"], processors=(3, 2, 1, 0))})
-    assert described_by_layers(graph, other).splitlines() == [
+    assert described_by_blocks(graph, other).splitlines() == [
         "x: n/4 @ 0-3", "h.0,2-3.up: n/4 @ 0-3", "h.0-3.act: n/4 @ 0-3", "h.1.up: n/4 @ 3,2,1,0", "labels: n/4 @ 0-3",
         "loss: n/4 @ 0-3",
     ]

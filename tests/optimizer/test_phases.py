@@ -276,7 +276,7 @@ def test_the_command_starts_from_plans_too() -> None:
 def test_no_plan_beside_the_found_one_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that had time for a slow plan alone answers with the plan beside it."""
     slow = search(network(), machine(), rule=RULE, budget="1p", algorithm="mcmc", alone=True)
-    monkeypatch.setattr("taskflow.cli.search.search", lambda *_, **__: replace(slow, seconds=1.0))
+    monkeypatch.setattr("taskflow.cli.searched.search", lambda *_, **__: replace(slow, seconds=1.0))
     words = ["search", "llama", "--size", "small", "--batch", "4", "-m", "h100", "-n", "2", "--rule", "adam", "--json"]
     found = json.loads(CliRunner().invoke(main, words, catch_exceptions=False).stdout)
     fitting = [row["iteration_seconds"] for row in found["beside"] if row.get("fits_memory")]

@@ -283,7 +283,7 @@ def test_memory_in_program_order_is_near_the_planned_memory(model: str) -> None:
     for seed in range(3):
         strategy = random_start(graph, where, SearchSpace(graph, 4), Random(seed))
         estimate = MemoryEstimate(evaluator)
-        likely, most = estimate.between(strategy)[1], estimate.at_most(strategy)
+        likely, most = estimate.likely(strategy), estimate.at_most(strategy)
         for use in peak_bytes(graph, strategy, SGD(0.1), machine=where):
             assert 0.8 * use.nbytes <= likely[use.processor] <= most[use.processor] + 64 * len(graph)
 

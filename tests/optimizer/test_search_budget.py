@@ -49,7 +49,7 @@ def test_lowering_a_whole_step_and_estimating_memory_look_at_the_time() -> None:
         evaluator, calls = make_evaluator(graph, machine, rule=SGD(0.1)), [0]
         strategy = map_graph(HybridParallel(plan), graph, machine)
         estimate = MemoryEstimate(evaluator)
-        estimate.between(strategy)  # what operators hold is known from now on
+        estimate.likely(strategy)  # what operators hold is known from now on
 
         def called(calls: list[int] = calls) -> None:
             calls[0] += 1
@@ -57,7 +57,7 @@ def test_lowering_a_whole_step_and_estimating_memory_look_at_the_time() -> None:
         with evaluator.interruptible(called):
             evaluator.lowered(strategy)
             lowering, calls[0] = calls[0], 0
-            estimate.between(strategy)
+            estimate.likely(strategy)
         passes = len(graph) if strategy.pipeline is None else 16
         assert lowering >= len(graph) + passes and calls[0] >= 3 * len(graph)
 

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import numbered_layer
+from taskflow.mapper import block_of
 from taskflow.models.pytorch import OperatorSite
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
@@ -44,7 +44,7 @@ def _between(outer: str, inner: str) -> Iterator[str]:
 
 def _block(module: Any, path: str, paths: set[str]) -> str:
     """The block that a module is in; itself if it is in none, or in one that is not called."""
-    block = numbered_layer(path)
+    block = block_of(path)
     return block if block and _called(module, block, paths) == block else path
 
 

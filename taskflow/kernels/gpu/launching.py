@@ -84,6 +84,11 @@ class LaunchingDevice(ArrayDevice):
     def libraries(self) -> dict[str, str]:
         """Return everything apart from the card that times depend on, with its version."""
 
+    @property
+    def nccl_version(self) -> int:
+        """Return NCCL's version as NCCL encodes it; 0 if there is none."""
+        return 0
+
     def scalar(self, key: Hashable, numbers: Numbers) -> Any:
         """See `ArrayDevice`: an array on the device."""
         return None if self.dials is None else self.dials.place(key, numbers)
@@ -117,11 +122,6 @@ class LaunchingDevice(ArrayDevice):
         """Launch a kernel with a thread for each of ``count``, its first argument."""
         if count:
             self.launch(dtype, name, blocks_for(count), (whole(count), *arguments))
-
-    @property
-    def nccl_version(self) -> int:
-        """Return NCCL's version as NCCL encodes it; 0 if there is none."""
-        return 0
 
     def multiply(self, a: Array, b: Array, out: Array, accumulate: bool) -> None:
         """Multiply as `KernelSet.matmul` does; operands whose layout no call can read are copied first."""

@@ -16,10 +16,10 @@ import torch.fx
 
 from taskflow.models.pytorch.calls import changes_an_argument, tensors_of
 from taskflow.models.pytorch.experts import is_experts
-from taskflow.models.pytorch.experts import without_numbers as of_experts
+from taskflow.models.pytorch.experts import stand_in_of_result as of_experts
 from taskflow.models.pytorch.recorder import TorchRecorder
 from taskflow.models.pytorch.recording import recorded_once
-from taskflow.models.pytorch.shadow import Shadow, without_numbers
+from taskflow.models.pytorch.shadow import Shadow, StandIns
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Ref, leaves, mapped, name_of
 
@@ -30,7 +30,7 @@ def graph_around(module: Any, examples: Sequence[Any], leaf: Callable[[Any], boo
     """Return what forward computes on ``examples`` as a graph of torch.fx whose modules are those for which ``leaf`` is true. Its
     result is the first tensor that forward returns, of a mapping ``logits``. Raises Unsupported for what has no code."""
     graph = torch.fx.Graph()
-    shadow = Shadow(module, without_numbers(), fake=True)
+    shadow = Shadow(module, StandIns(), fake=True)
     recorder = _Recorder(module, shadow, leaf, graph)
     output = recorded_once(recorder, examples)
     if isinstance(output, dict) and "logits" in output:

@@ -235,7 +235,7 @@ def _groups(site: Site, tokens: int) -> int:
     return batch if tokens % batch == 0 else 1
 
 
-def without_numbers(m: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
+def stand_in_of_result(m: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the result's shape that depends on everything that the result depends on. (Which algorithm computes
     it, and how many tokens an expert has, is known only with numbers.)"""
     result: torch.Tensor = hidden_states * (top_k_weights.sum() * sum(p.sum() for p in m.parameters()))

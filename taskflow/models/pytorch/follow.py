@@ -52,7 +52,7 @@ from taskflow.models.pytorch.registry import (
     origin_tensor,
     tensor_of,
 )
-from taskflow.models.pytorch.shadow import Shadow, without_numbers
+from taskflow.models.pytorch.shadow import Shadow, StandIns
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require, require_shape
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, beside, leaves, mapped
 from taskflow.models.pytorch.weights import shapes_of
@@ -95,7 +95,7 @@ def _follow(module: Any, examples: Sequence[Any], title: str, watch: Watch | Non
     try:
         require_plain(module)
         with memory_savers() as savers:
-            recording = record_both(module, examples, lambda: Shadow(module, without_numbers(), True, frozen), is_leaf)
+            recording = record_both(module, examples, lambda: Shadow(module, StandIns(), True, frozen), is_leaf)
         dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
         dtype = dtype or next((e.dtype for e in examples if isinstance(e, torch.Tensor) and e.is_floating_point()), torch.float32)
         graph = OperatorGraph(str(dtype).removeprefix("torch."), title)
@@ -153,7 +153,7 @@ class _Following:
 
     def recorded(self, module: nn.Module, examples: Sequence[Any], given: Sequence[Tensor], where: str) -> Any:
         """Add what a module without parameters computes of tensors of the graph, under names that begin with ``where``."""
-        recording = record_both(module, examples, lambda: Shadow(module, without_numbers(), True, False), is_leaf)
+        recording = record_both(module, examples, lambda: Shadow(module, StandIns(), True, False), is_leaf)
         require(all(step.grad for step in recording.steps), f"{where} lets no gradient through")
         within = _Following(self.graph, module, recording, None)
         within.given.update(zip((step.number for step in recording.steps if step.kind == "input"), given))

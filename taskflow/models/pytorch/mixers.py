@@ -72,7 +72,7 @@ def _normed(site: Site, m: Any, x: Tensor) -> Tensor:
     return site.build(ops.rms_norm, [m.weight], x, m.variance_epsilon)
 
 
-def without_numbers(m: nn.Module, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
+def stand_in_of_result(m: nn.Module, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
     """Return a tensor of the result's shape that depends on everything that the result depends on, without the loop."""
     result = hidden_states
     for parameter in m.parameters():

@@ -103,13 +103,13 @@ def is_large(function: Any, args: Any, kwargs: Any) -> bool:
     try:
         if given and name in ELEMENTWISE:
             return math.prod(torch.broadcast_shapes(*(value.shape for value in given))) > LARGE
-        result = without_numbers(function, mapped(_stand_in, args), mapped(_stand_in, kwargs))
+        result = stand_in_of_call(function, mapped(_stand_in, args), mapped(_stand_in, kwargs))
     except Exception:  # what PyTorch says of wrong arguments is said where it is computed
         return False
     return isinstance(result, torch.Tensor) and result.numel() > LARGE and name not in ("arange", "linspace", "expand")
 
 
-def without_numbers(function: Any, args: Any, kwargs: Any) -> Any:
+def stand_in_of_call(function: Any, args: Any, kwargs: Any) -> Any:
     """Return what a function returns, as stand-ins of its shape and type."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         return function(*args, **{key: value for key, value in kwargs.items() if key != "out"})

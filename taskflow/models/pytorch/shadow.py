@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 
 class Shadow:
-    """Stand-ins for a module's tensors. ``stand_in``: makes one: shape, type and strides without numbers (`without_numbers`),
+    """Stand-ins for a module's tensors. ``stand_in``: makes one: shape, type and strides without numbers (`StandIns`),
     or a copy. Trained parameters, and with ``frozen`` the others, are replaced while the module runs; layers are run as copies,
     whose buffers are stand-ins too."""
 
@@ -61,7 +61,7 @@ class Shadow:
                 part._parameters[name] = parameter
 
 
-class without_numbers:
+class StandIns:
     """Makes stand-ins without numbers, as if on the CPU, for one run."""
 
     def __init__(self) -> None:

@@ -1,20 +1,16 @@
-"""The paper's search (sections 6.1 and 6.2): Metropolis-Hastings over strategies, one random operator at a time.
-
-The compiled twin is optimizer/algorithms/mcmc.h; tests/optimizer/algorithms/test_walk.py holds them equal.
-"""
+"""The paper's search (sections 6.1 and 6.2): Metropolis-Hastings over strategies, one random operator at a time."""
 
 from __future__ import annotations
 
 from taskflow.mapper import Strategy
 from taskflow.optimizer.algorithms.initial import known, random_start
-from taskflow.optimizer.algorithms.mcmc_compiled import Chain, CompiledChain, Patience, walks
 from taskflow.optimizer.algorithms.splitmix import SplitMix, acceptance_limit
 from taskflow.optimizer.budget import BudgetPart
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import SearchResult
 from taskflow.optimizer.session import SearchSession
-from taskflow.optimizer.space import CoupledMoves
+from taskflow.optimizer.space import CoupledMoves, SearchSpace
 
 BETA = 100.0  # a strategy slower by 1 % of the starting time is accepted with probability 1/e
 
@@ -37,7 +33,8 @@ def mcmc(
     if beta <= 0:
         raise ValueError(f"mcmc: beta must be more than 0, got {beta}")
     run, random = SearchSession("mcmc", evaluator, options), SplitMix(f"mcmc {options.seed}")
-    space, moves, compiled = walks(evaluator, options.space)
+    space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options.space)
+    moves = CoupledMoves(evaluator.graph, space)
     rivals = {strategy.name for strategy in options.rivals}
     starts = list(options.starts)
     if not starts:
@@ -51,7 +48,7 @@ def mcmc(
             if start.name not in rivals:
                 run.try_set(start, start=True)
         reasons = [
-            _walk(run, start, moves, compiled, random, beta, BudgetPart(run, 1 / (len(starts) - i)), patient)
+            _walk(run, start, moves, random, beta, BudgetPart(run, 1 / (len(starts) - i)), patient)
             for i, start in enumerate(starts)
         ]
         return reasons[-1]
@@ -60,28 +57,24 @@ def mcmc(
 
 
 def _walk(
-    run: SearchSession, start: Strategy, moves: CoupledMoves, compiled: CompiledChain | None, random: SplitMix, beta: float,
-    part: BudgetPart, patient: bool,
+    run: SearchSession, start: Strategy, moves: CoupledMoves, random: SplitMix, beta: float, part: BudgetPart, patient: bool
 ) -> str:
     """One Markov chain; why it ended."""
     run.enter(start.name)
     if not run.try_set(start):
         return "budget"
-    patience = Patience(most=0.5 * part.proposals) if patient else Patience(len(moves), 0.0, 0.5)
-    chain = Chain(part, random, run.seconds / beta, patience, patient, run.seconds, part.time)
-    ended = compiled.chain(run, chain) if compiled is not None else None
-    return ended or _chain(run, moves, chain)
-
-
-def _chain(run: SearchSession, moves: CoupledMoves, chain: Chain) -> str:
-    """Run what `CompiledChain.chain` runs, proposal by proposal."""
-    while not chain.part.expired:
-        changes = moves.draw(chain.random)
-        limit = acceptance_limit(run.seconds, chain.scale, chain.random)
-        run.propose(changes, limit)
-        chain.count += 1
-        if run.seconds < chain.best:
-            chain.best, chain.found, chain.since = run.seconds, chain.count, chain.part.time
-        elif chain.stalled:
+    scale, best, half = run.seconds / beta, run.seconds, 0.5 * part.proposals
+    count = found = 0  # proposals of this chain, and which of them brought its best plan
+    since = 0.0  # when that was, as a share of the part's time
+    while not part.expired:
+        changes = moves.draw(random)
+        run.propose(changes, acceptance_limit(run.seconds, scale, random))
+        count += 1
+        if run.seconds < best:
+            best, found, since = run.seconds, count, part.time
+        elif patient:
+            if count - found > half or part.time - since > 0.5:
+                return "stalled"
+        elif count >= len(moves) and count - found > 0.5 * count:
             return "stalled"
     return "budget"

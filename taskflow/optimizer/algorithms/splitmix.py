@@ -1,8 +1,5 @@
-"""SplitMix: the random numbers of a walk, so simple that compiled code makes the same ones (`algorithms/mcmc.h`); and the
-rule by which these accept a slower strategy.
-
-The compiled twin is optimizer/algorithms/mcmc.h; tests/optimizer/algorithms/test_walk.py holds them equal.
-"""
+"""SplitMix: the random numbers of a walk, the same on every version of Python; and the rule by which walks accept a slower
+strategy."""
 
 from __future__ import annotations
 
@@ -44,23 +41,8 @@ class SplitMix(Random):
         """Return a uniform number in [0, 1), a multiple of 2**-53."""
         return (self._word() >> 11) * 2.0**-53
 
-    def below(self, n: int) -> int:
-        """Return a uniform integer from 0 to ``n`` - 1: draw as many bits as ``n`` has until they are small enough."""
-        if n <= 0:
-            raise ValueError(f"Draws: there must be something to choose from, got {n}")
-        bits = n.bit_length()
-        found = self.getrandbits(bits)
-        while found >= n:
-            found = self.getrandbits(bits)
-        return found
-
-    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """Return what `random.Random.randrange` describes, by `below`."""
-        return range(start)[self.below(start)] if stop is None else (r := range(start, stop, step))[self.below(len(r))]
-
 
 # The rule by which annealing searches accept a slower strategy (Metropolis and Hastings; the paper, section 6.2).
-# `mcmc.h` has it once more, in the compiled twin of the paper's search.
 def acceptance_limit(seconds: float, scale: float, random: Random | SplitMix) -> float:
     """Return the seconds up to which a proposal is accepted instead of a strategy of ``seconds``.
 

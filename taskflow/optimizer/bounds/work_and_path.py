@@ -18,11 +18,10 @@ longer. The assumption that more bytes do not take less time then holds up to th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, prod
-from typing import TypeVar
 
 from taskflow.graph import Node
 from taskflow.operators.tensor import Tensor
@@ -35,8 +34,6 @@ from taskflow.regions import Rect, covers
 
 MOST_KINDS = 1500  # kinds of pieces of one operator that are looked at one by one
 LOOKS = 5_000  # pieces in all, a few seconds; the rest is looked at in the roughest way
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +92,9 @@ def _table(
     found: dict[int, LeastTimes] = {}
     left = LOOKS
 
-    def so_far(tuples: Iterable[Item]) -> Iterator[Item]:
-        for degrees in tuples:
-            if over():
-                raise TimeoutError
-            yield degrees
+    def in_time() -> None:
+        if over():
+            raise TimeoutError
 
     ranked = sorted(alike.values(), key=lambda nodes: -len(nodes) * nodes[0].operator.flops(nodes[0].specs, nodes[0].space))
     # First what is said at once, so that a bound that is cut short is not much worse.
@@ -107,20 +102,19 @@ def _table(
     for nodes, together in zip(ranked, stated):
         node, tuples = nodes[0], space[nodes[0]].tuples
         try:
-            if over():
-                raise TimeoutError
+            in_time()
             if uneven:
                 least = _of_any_size(pieces, node, tuples, processors)
             elif (each := sum(_kinds(node, degrees) for degrees in tuples)) <= min(MOST_KINDS, left):
-                least, left = least_of(pieces, node, so_far(tuples), processors), left - each
+                least, left = least_of(pieces, node, tuples, processors, in_time), left - each
             elif not node.operator.uniform:  # a smaller piece may have more arithmetic for its size, and cost more
                 least = _nothing(node)
             elif pieces.costs.measures:
                 raise NotMeasured
             elif not together and (rough := len({_round(d, 1) for d in tuples}) * 2 ** _windows(node)) <= left:
-                least, left = rounded(pieces, node, tuples, processors, 1, so_far), left - rough
+                least, left = rounded(pieces, node, tuples, processors, 1, in_time), left - rough
             else:
-                least = rounded(pieces, node, tuples, processors, 3, so_far)
+                least = rounded(pieces, node, tuples, processors, 3, in_time)
         except TimeoutError:
             least = _nothing(node)
         for other in nodes:
@@ -179,11 +173,16 @@ def representatives(evaluator: Evaluator) -> list[int]:
     return list(found.values())
 
 
-def least_of(pieces: Pieces, node: Node, tuples: Iterable[Sequence[int]], processors: Sequence[int]) -> LeastTimes:
-    """Return the least times over the even cuts into ``tuples`` of degrees; ``processors``: one of each kind."""
+def least_of(
+    pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int],
+    in_time: Callable[[], object] = lambda: None,
+) -> LeastTimes:
+    """Return the least times over the even cuts into ``tuples`` of degrees; ``processors``: one of each kind. ``in_time`` is called
+    before each cut, and may raise."""
     total = forward = backward = inf
     always = [True] * len(node.inputs)
     for degrees in tuples:
+        in_time()
         sum_ = 0.0
         for piece, count in classes(node, degrees):
             costs = [pieces.seconds(node, piece, p) for p in processors]
@@ -198,11 +197,11 @@ def least_of(pieces: Pieces, node: Node, tuples: Iterable[Sequence[int]], proces
 
 def rounded(
     pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int], bits: int = 1,
-    one_by_one: Callable[[Iterable[tuple[int, ...]]], Iterable[tuple[int, ...]]] = iter, *, exact: bool = False,
+    in_time: Callable[[], object] = lambda: None, *, exact: bool = False,
 ) -> LeastTimes:
     """Return `least_of` for many tuples, grouped. Those that round up to the same powers of 2**``bits`` have at least as many
-    pieces as the one with the fewest, each at least as large as the smallest piece of the rounded cut. ``one_by_one`` is called
-    between groups and may raise. ``exact``: nothing is rounded."""
+    pieces as the one with the fewest, each at least as large as the smallest piece of the rounded cut. ``in_time`` is called
+    before each group, and may raise. ``exact``: nothing is rounded."""
     fewest: dict[tuple[int, ...], int] = {}
     for degrees in tuples:
         finest = tuple(degrees) if exact else _round(degrees, bits)
@@ -210,8 +209,8 @@ def rounded(
     total = forward = backward = inf
     always = [True] * len(node.inputs)
     places: dict[tuple[int, int], list[int]] = {}
-    for finest in one_by_one(fewest):
-        count = fewest[finest]
+    for finest, count in fewest.items():
+        in_time()
         lengths = [max(1, dim.size // degree) if dim.size else 0 for dim, degree in zip(node.dims, finest)]
         for i, length in enumerate(lengths):
             if (i, length) not in places:

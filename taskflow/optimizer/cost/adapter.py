@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from taskflow.floats import FLOAT32_BYTES
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Around, Cluster, Device, Machine, PartOfMachine, collective, exchange
-from taskflow.mapper import NARROW_PRODUCTS, NarrowProducts, Strategy, numbered_layer, sample_dim
+from taskflow.mapper import NARROW_PRODUCTS, NarrowProducts, Strategy, block_of, sample_dim
 from taskflow.operators.operator import computes_in
 from taskflow.optimizer.cost.accumulated_gradients import adding, target_bytes
 from taskflow.optimizer.cost.analytic import AnalyticCosts
@@ -299,7 +299,7 @@ def _updated_parameters(graph: TaskGraph) -> dict[int, int]:
 
 def _multiplies_in(node: Node, kind: NarrowProducts) -> bool:
     """True for products of layers (not of the last one, over the vocabulary) whose sizes kernels of the narrower type take."""
-    if node.operator.kind not in LINEAR or not numbered_layer(node.name):
+    if node.operator.kind not in LINEAR or not block_of(node.name):
         return False
     return all(n % kind.divides == 0 for n in node.parameters[0].spec.shape[-2:])
 

@@ -7,10 +7,9 @@ import numpy as np
 
 from cpython.ref cimport PyObject
 from libc.math cimport NAN, isnan
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport unique_ptr
-from libcpp.pair cimport pair
 from libcpp.vector cimport vector
 
 
@@ -80,29 +79,6 @@ cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
         void ask_every(double seconds)
         void complete() except +
         size_t size()
-
-cdef extern from "algorithms/mcmc.h" namespace "taskflow" nogil:
-    cdef cppclass Rule "taskflow::Walk::Rule":
-        double scale
-        uint64_t least
-        double patience, share
-
-    cdef cppclass CWalk "taskflow::Walk":
-        CWalk(Step& step, const cbool& failed) except +
-        int add_choices(int kind, int processors, vector[vector[int]] degrees, vector[uint64_t] ends, vector[int] devices,
-                        vector[int] pinned) except +
-        void add_leader(int choices) except +
-        void add_member(int leader, int row, int node, int cut, vector[int] places) except +
-        void begin(uint64_t state, double now, Rule rule)
-        int run(double record, uint64_t most, double span) except +
-        void take()
-        vector[pair[int, uint64_t]] settle() except +
-        vector[int] processors(int of, uint64_t which) except +
-        uint64_t state()
-        double seconds, best, proposed
-        uint64_t count, found, accepted, number
-        int leader, row
-
 
 cdef double ask_cost(void* asker, int kind, int cut, int piece, int where, int64_t flops, int64_t nbytes,
                      int node) noexcept with gil:
@@ -332,66 +308,3 @@ cdef class Core:
         return (np.array(times.ready)[:n], np.array(times.start)[:n], np.array(times.end)[:n],
                 np.array(times.order, np.int64), np.array(times.busy), np.array(times.starts),
                 np.array(times.place, np.int64)[:n])
-
-
-cdef class Walk:
-    """Metropolis-Hastings among the plans of a core, many proposals at a time. All numbers are those of taskflow/optimizer/algorithms/mcmc_compiled.py."""
-
-    cdef unique_ptr[CWalk] walk
-    cdef Core core
-
-    def __cinit__(self, Core core):
-        self.core = core
-        self.walk.reset(new CWalk(core.step.get()[0], core.failed))
-
-    def add_choices(self, int kind, int processors, list degrees, list ends, list devices, list pinned):
-        """``kind``: a place in `space.PLACEMENTS`. ``ends``: how many configurations there are up to each of ``degrees``."""
-        return self.walk.get().add_choices(kind, processors, degrees, ends, devices, pinned)
-
-    def add_leader(self, int choices):
-        self.walk.get().add_leader(choices)
-
-    def add_member(self, int leader, int row, int node, int cut, list places):
-        """``places``: of each piece the leader's piece that it lies with; empty: the one of its number."""
-        self.walk.get().add_member(leader, row, node, cut, places)
-
-    def begin(self, uint64_t state, double seconds, double scale, uint64_t least, double patience, double share):
-        """A chain from the core's current plan, which takes ``seconds``."""
-        cdef Rule rule
-        rule.scale, rule.least, rule.patience, rule.share = scale, least, patience, share
-        self.walk.get().begin(state, seconds, rule)
-
-    def run(self, double record, uint64_t most, double span):
-        """Why it came back: a place in `walk.ENDS`. Other Python threads go on meanwhile."""
-        cdef int end
-        with nogil:
-            end = self.walk.get().run(record, most, span)
-        self.core._check()
-        return end
-
-    def take(self):
-        """The proposal that Python was asked about has been accepted."""
-        self.walk.get().take()
-
-    def settle(self):
-        """(leader, number of its configuration) of those that changed since the last call."""
-        return self.walk.get().settle()
-
-    def processors(self, int leader, uint64_t number):
-        return self.walk.get().processors(leader, number)
-
-    @property
-    def state(self):
-        return self.walk.get().state()
-
-    @property
-    def chain(self):
-        """(seconds of the current plan, of the chain's best; proposals, at which of them the best came, how many were accepted)."""
-        cdef CWalk* w = self.walk.get()
-        return w.seconds, w.best, w.count, w.found, w.accepted
-
-    @property
-    def proposal(self):
-        """(leader, row, number, seconds) of the last one."""
-        cdef CWalk* w = self.walk.get()
-        return w.leader, w.row, w.number, w.proposed

@@ -280,33 +280,6 @@ class CompiledEvaluator(Evaluator):
         changes, syncs, self._sums, seconds = self._proposal
         self._syncs.update(syncs)
         self._core.accept()
-        self.moved(changes, seconds)
-
-    # ---- what walks in C++ do -----------------------------------------------------------------------------------------
-    def number(self, name: str) -> int:
-        """Return the core's number of an operator."""
-        return self._node(name).number
-
-    def alike(self, name: str) -> int:
-        """Return a number that operators share if the core treats their cuts of equal degrees as one."""
-        return self._like[self._node(name).number]
-
-    def cut_of(self, name: str, config: OpConfig) -> int:
-        """Return the core's number of an operator's cut. Raises ValueError if degrees do not fit."""
-        node = self._node(name)
-        # Of a cut that is known only the places are new, and it is the cut that is asked for.
-        number = self._cuts.get((self._like[node.number], config.degrees, config.weights, config.copies))
-        if number is None:
-            config.verify(node, self._most)
-            number = self._cut(node, config)
-        return number
-
-    def hold(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
-        """Record that the core has evaluated this proposal, which may now be accepted."""
-        self._proposal, self._proposed = (changes, NO_SYNCS, self._sums, seconds), True
-
-    def moved(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
-        """Record that the core has accepted these configurations, and the step's new seconds."""
         for name, config in changes.items():
             self._pieces += len(config.processors) - len(self._configs[name].processors)
         self._configs.update(changes)

@@ -72,8 +72,6 @@ class Evaluator(ABC):
         self.proposals = 0
         self.checkpoint: Callable[[], object] = _go_on
         """Called now and then in the middle of whatever takes long; see `interruptible`."""
-        self.walks: dict[object, Any] = {}
-        """What `taskflow.optimizer.algorithms.mcmc_compiled` keeps from one walk to the next, by the space's options."""
         self._strategy: Strategy | None = None
 
     @contextmanager
@@ -160,7 +158,7 @@ class Evaluator(ABC):
         """Return the task graph of a strategy (by default of the current one)."""
         return lower(
             self.graph, strategy or self.strategy, self.rule, clip_norm=self.clip_norm,
-            sums_beside_weights=self.machine.processors[0].device.sums_beside_weights, checkpoint=self.checkpoint,
+            hides_sums=self.machine.processors[0].device.hides_sums, checkpoint=self.checkpoint,
         )
 
     def current(self) -> tuple[TaskGraph, Timeline]:

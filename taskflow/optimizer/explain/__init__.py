@@ -11,5 +11,5 @@ from taskflow.optimizer.explain.explain import Busy, Explanation, Stretch, expla
 from taskflow.optimizer.explain.labels import TaskPurpose
 from taskflow.optimizer.explain.machine_changes import Change
 from taskflow.optimizer.explain.split import split_gain
-from taskflow.optimizer.explain.uneven import uneven_pieces
+from taskflow.optimizer.explain.uneven import UnevenGain, uneven_pieces
 from taskflow.optimizer.explain.what_if import Outcome, Scenario, what_if

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, layer_numbers, sample_dim, stages_of
+from taskflow.mapper import OpConfig, Strategy, block_numbers, sample_dim, stages_of
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
 from taskflow.optimizer.space import Weigher, even, shares_by_speed, unequal, units_of, whole_shares
 from taskflow.partition import even_cuts
@@ -156,7 +156,7 @@ def _ordered(evaluator: Evaluator, strategy: Strategy, seconds: float, long: boo
 
 def _has(graph: OperatorGraph, strategy: Strategy, members: Mapping[str, list[int]]) -> dict[str, str]:
     """By kind, what it has and others do not: layers, and samples of a micro-batch."""
-    numbers = layer_numbers(graph)
+    numbers = block_numbers(graph)
     kind = {p: name for name, of in members.items() for p in of}
     layers: dict[str, set[int]] = {name: set() for name in members}
     samples: dict[str, set[int]] = {name: set() for name in members}
@@ -191,7 +191,7 @@ def even_order(strategy: Strategy, graph: OperatorGraph) -> Strategy | None:
         if (config := _even_shares(node, strategy)) is None:
             return None
         configs[node.name] = config
-    if pipeline is None or pipeline.count == 1 or not layer_numbers(graph):
+    if pipeline is None or pipeline.count == 1 or not block_numbers(graph):
         return replace(strategy, configs=configs, plan=None)
     stages = stages_of(graph, pipeline.count)
     like: dict[tuple[object, ...], tuple[int, ...]] = {}

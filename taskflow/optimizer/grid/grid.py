@@ -10,7 +10,7 @@ from math import inf, isfinite
 from taskflow.collector import paused_collector
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine, PartOfMachine
-from taskflow.mapper import HybridParallel, HybridPlan, PipelineSchedule, Strategy, layer_numbers, map_graph
+from taskflow.mapper import HybridParallel, HybridPlan, PipelineSchedule, Strategy, block_count, map_graph
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
@@ -292,7 +292,7 @@ class PlanTrial:
         self.fit: list[tuple[HybridPlan, float]] = []
         """Plans that fit, with their seconds: each was the fastest when it was simulated."""
         self.pace = Pace()
-        self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
+        self._layers = block_count(evaluator.graph)
         self._exchanges = 4 * sum(node.operator.kind == "dispatch" for node in evaluator.graph)  # there and back, twice
         self._clock = clock or Deadline()
         self._until = inf  # by this clock a simulation may go on

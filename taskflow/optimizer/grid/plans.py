@@ -14,7 +14,7 @@ from taskflow.mapper import (
     Megatron,
     Strategy,
     attends,
-    layer_numbers,
+    block_count,
     map_graph,
     multiplies,
     node_size,
@@ -42,7 +42,7 @@ class PlanAxes:
     def __init__(self, graph: OperatorGraph, machine: Machine, all_of_a_layer: str = "full") -> None:
         self.graph, self.devices, self.batch = graph, len(machine.processors), samples(graph)
         self.node = min(node_size(machine), self.devices)
-        self.layers = max(layer_numbers(graph).values(), default=-1) + 1
+        self.layers = block_count(graph)
         self.tensor = [t for t in powers(self.node) if t == 1 or _shares(graph, t)]
         self.longest = graph.nodes[0].space.shape[1] if attends(graph) and len(graph.nodes[0].space.shape) > 1 else 1
         self.by_heads = any(node.operator.kind == "flash_attention" for node in graph)
@@ -150,7 +150,7 @@ def no_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> 
     products, or is small: it needs less than `MEMORY_SHARE` of a device's memory, and devices hold all that a step makes."""
     if rule is None:
         return "the network is not trained"
-    if not multiplies(graph) or max(layer_numbers(graph).values(), default=0) < 1:
+    if not multiplies(graph) or block_count(graph) < 2:
         return "the network has no layers with matrix products"
     if graph.carries:
         return "the network carries states from step to step"

@@ -14,9 +14,9 @@ from taskflow.mapper import (
     BucketLayer,
     HadAgain,
     HybridPlan,
+    block_numbers,
     blocks_of,
     divided,
-    layer_numbers,
     level_again,
     stages_of,
     summed_last,
@@ -79,7 +79,7 @@ class PlanSums:
 
     def __init__(self, tables: GraphTables, rule: UpdateRule | None, all_of_a_layer: str = "full") -> None:
         self.tables, self.graph, self.rule, self.all_of_a_layer = tables, tables.graph, rule, all_of_a_layer
-        numbers = layer_numbers(self.graph)
+        numbers = block_numbers(self.graph)
         self.layers = max(numbers.values(), default=-1) + 1
         self.layer_of = np.array([numbers.get(node.name, 0) for node in self.graph], np.int64)
         self.masks: dict[str, Array] = {"none": np.zeros(len(self.graph), bool)}

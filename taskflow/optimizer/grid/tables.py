@@ -245,7 +245,7 @@ class GraphTables:
             if group[0] > 1 and rect == there and prod(from_) * group[0] <= count * devices:
                 one = replace(one, together=self.collective_seconds(range(group[0]), one.nbytes, 1))
             given = wanted and _gives_partial(node, own, tensor.index, from_)
-            if given and self.device.sums_beside_weights and node.operator.splits_backward:
+            if given and self.device.hides_sums and node.operator.splits_backward:
                 one = replace(one, beside=self._of_weights(node, last, count > 1))
             found.append(one)
         return _PieceWork(

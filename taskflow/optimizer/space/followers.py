@@ -6,7 +6,7 @@ of all choices with the nearest configuration for each, as `decisions.decisions`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 from weakref import WeakKeyDictionary
@@ -32,18 +32,14 @@ class Following:
 class CoupledMoves:
     """Moves of a random walk over a space; `draw` returns one. ``leaders``: the operators that choose, in the order of the
     graph. With ``space.options.follow`` "none" these are all but those that are made of weights alone, which stay where they are.
-    ``spaces``: theirs. ``repaired``: whether followers may not always have the configuration that follows, because constraints
-    concern them or their pieces must be on neighbours."""
+    ``spaces``: theirs."""
 
     def __init__(self, graph: OperatorGraph, space: SearchSpace) -> None:
         following = _following(graph, space.options.follow)
         self.leaders = [graph.nodes[number] for number in following.leaders]
         self.spaces = [space[node] for node in self.leaders]
         self._followers, self._kinds = following.followers, following.kinds
-        behind = {name for pairs in self._followers for name, _, _ in pairs}
-        self.repaired = bool(behind) and (space.options.placements == "contiguous" or not behind.isdisjoint(space.permitted))
         self._names = [node.name for node in self.leaders]
-        self._members = [[first, *[name for name, _, _ in pairs]] for first, pairs in zip(self._names, self._followers)]
         self._cuts: dict[tuple[int, tuple[int, ...]], Cut] = {}
 
     def __len__(self) -> int:
@@ -54,38 +50,12 @@ class CoupledMoves:
         number = random.randrange(len(self._names))
         return self._changes(number, self.spaces[number].draw(random))
 
-    def numbered(self, leader: int, number: int) -> dict[str, OpConfig]:
-        """Return the configuration of this number for the operator at this place in ``leaders``, with its followers'
-        configurations."""
-        return self._changes(leader, self.spaces[leader].numbered(number))
-
     def everything(self, random: Random) -> dict[str, OpConfig]:
         """Return a configuration for every operator, uniform over the choices of those that choose."""
         configs: dict[str, OpConfig] = {}
         for number, space in enumerate(self.spaces):
             configs |= self._changes(number, space.draw(random))
         return configs
-
-    def members(self, leader: int) -> list[str]:
-        """Return the operator at this place in ``leaders``, and all that follow it, in the order of `places`."""
-        return self._members[leader]
-
-    def shape(self, leader: int) -> tuple[tuple[int, int], ...]:
-        """Return how each of a leader's followers follows: whom, as an index into `members`, and in what way. Leaders of one
-        space and one shape, whose members are pairwise alike, have the same `places`."""
-        place = {name: k for k, name in enumerate(self._members[leader])}
-        return tuple([(place[towards], kind) for _, towards, kind in self._followers[leader]])
-
-    def places(self, leader: int, changes: Mapping[str, OpConfig]) -> Iterator[tuple[str, list[int]]]:
-        """Return, for a leader and each of its followers under these configurations, the leader's piece on whose processor each
-        piece runs (empty: the piece of the same number). It is the same for all configurations of equal degrees."""
-        first = self._names[leader]
-        found = {first: list(range(len(changes[first].processors)))}
-        yield first, []
-        for name, towards, kind in self._followers[leader]:
-            _, places = self._cut(kind, changes[towards].degrees)
-            found[name] = [found[towards][k] for k in places]
-            yield name, found[name]
 
     def _changes(self, number: int, config: OpConfig) -> dict[str, OpConfig]:
         changes = {self._names[number]: config}

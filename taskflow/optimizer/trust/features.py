@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, log, sqrt
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import Strategy, sample_dim
 from taskflow.operators.operator import Work
+from taskflow.reading import Count, Positive
 
 Reach = Literal["replicas", "stages", "layers"]
 """What of a plan lies on several nodes: whole replicas alone, stages of a pipeline, or the shares of a layer."""
@@ -18,19 +21,17 @@ EXPERTS = ("routed_linear", "expert_linear")  # operators by kind
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Sizes that describe a plan: ``parameters`` of the network; ``tensor`` processors that share a layer, ``pipeline`` ranks,
-    ``data`` replicas; ``tokens`` of a micro-batch on one replica. If the network does not read ``words``, these are samples.
-    ``trained``: the share of the parameters that is trained. ``experts``: whether the network has some."""
+    """What plans are compared by."""
 
-    parameters: float
-    tensor: int
-    pipeline: int
-    data: int
-    tokens: float
-    trained: float = 1.0
-    words: bool = True
-    reach: Reach = "replicas"
-    experts: bool = False
+    parameters: Positive
+    tensor: Annotated[Count, Meta(description="Processors that share a layer.")]
+    pipeline: Annotated[Count, Meta(description="Ranks of the pipeline.")]
+    data: Annotated[Count, Meta(description="Replicas.")]
+    tokens: Annotated[Positive, Meta(description="Of a micro-batch on one replica; samples if the network reads no words.")]
+    trained: Annotated[Positive, Meta(description="Share of the parameters that is trained.")] = 1.0
+    words: Annotated[bool, Meta(description="Whether the network reads words.")] = True
+    reach: Annotated[Reach, Meta(description="What of the plan lies on several nodes.")] = "replicas"
+    experts: Annotated[bool, Meta(description="Whether the network has experts.")] = False
 
     @property
     def devices(self) -> int:

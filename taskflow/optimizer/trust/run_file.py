@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -20,25 +20,17 @@ from taskflow import __version__
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, unparse
 from taskflow.mapper import MadeFrom, Strategy, as_content, paths_of
-from taskflow.optimizer.trust.features import Features, Reach, features
-from taskflow.reading import Count, Entry, Name, Positive, read_as, read_format, read_json
+from taskflow.optimizer.trust.features import Features, features
+from taskflow.reading import Count, Entry, Name, Positive, form_of, read_as, read_format, read_json, value_of
 from taskflow.writing import json_text, path_text, replacing
 
 FORMAT, VERSION = "taskflow-run", 1
 
 
-class FeaturesEntry(Entry, frozen=True, kw_only=True):
-    """What plans are compared by."""
-
-    parameters: Positive
-    tensor: Annotated[Count, Meta(description="Processors that share a layer.")]
-    pipeline: Annotated[Count, Meta(description="Ranks of the pipeline.")]
-    data: Annotated[Count, Meta(description="Replicas.")]
-    tokens: Annotated[Positive, Meta(description="Of a micro-batch on one replica; samples if the network reads no words.")]
-    trained: Annotated[Positive, Meta(description="Share of the parameters that is trained.")] = 1.0
-    words: Annotated[bool, Meta(description="Whether the network reads words.")] = True
-    reach: Annotated[Reach, Meta(description="What of the plan lies on several nodes.")] = "replicas"
-    experts: Annotated[bool, Meta(description="Whether the network has experts.")] = False
+if TYPE_CHECKING:
+    FeaturesEntry: TypeAlias = Any
+else:
+    FeaturesEntry = form_of(Features)
 
 
 class RunFile(Entry, frozen=True, kw_only=True):
@@ -109,7 +101,9 @@ class MeasuredRun:
 
     @property
     def features(self) -> Features:
-        return Features(**msgspec.structs.asdict(self.file.features))
+        """What its plan is compared by."""
+        found: Features = value_of(self.file.features)
+        return found
 
     def __str__(self) -> str:
         file = self.file

@@ -123,7 +123,7 @@ def lower(
     wanted: Sequence[Tensor] | None = None,
     shared: CutGraph | None = None,
     part: StepPart | None = None,
-    sums_beside_weights: bool = False,
+    hides_sums: bool = False,
     checkpoint: Callable[[], object] = lambda: None,
 ) -> TaskGraph:
     """Return the tasks of one step of ``graph``, cut and placed by ``strategy``.
@@ -133,7 +133,7 @@ def lower(
     persistent buffers that are neither parameters nor lasting (the state carried between steps). ``wanted`` (without a rule):
     only what these tensors need is run, and only they are copied to processor 0. ``shared``: the result of `cut_graph`, if it
     is known. ``scaled``: the loss has a scale, so that each processor is told whether some gradient has overflowed (see
-    `FACTOR`). ``part`` (of a training step): only that part is lowered. ``sums_beside_weights``: in passes, a tensor group
+    `FACTOR`). ``part`` (of a training step): only that part is lowered. ``hides_sums``: in passes, a tensor group
     sums gradients of what products read while those of weights are computed (`late_weights`). ``checkpoint``: called for each
     operator, pass and bundle of weights, since lowering may take seconds; an exception that it raises ends the lowering.
 
@@ -153,7 +153,7 @@ def lower(
     )
     state.part = state.gathers.part = part
     state.gathers.late = cut.late
-    state.checkpoint, state.sums_beside_weights = checkpoint, sums_beside_weights
+    state.checkpoint, state.hides_sums = checkpoint, hides_sums
     for bundle in layout.bundles:
         for processor in bundle.group if part is None else part.here(bundle.group):
             if bundle.name in state.gathers:

@@ -46,7 +46,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     together = pipeline.all_parts(state.graph, state.strategy.configs)
     turns = [part_turns(state, stage, pipeline, together) for stage in stages]
     ending = [layers_ending(state, [node for node, _ in reversed(stage)]) for stage in stages]
-    late_of = [late_weights(state, stage) if state.sums_beside_weights else {} for stage in stages]
+    late_of = [late_weights(state, stage) if state.hides_sums else {} for stage in stages]
     for one in pipeline.passes():
         if state.part is not None:
             if one.micro_batch not in state.part.kept:

@@ -104,7 +104,7 @@ class Lowering:
     """Of an output, (Rect, processor) -> buffer of its gradient, as far as it has come together."""
     part: StepPart | None = None  # what of the step is lowered; None: all
     checkpoint: Callable[[], object] = lambda: None  # called now and then; what it raises ends the lowering
-    sums_beside_weights: bool = False  # a tensor group sums gradients while those of weights are computed (`late_weights`)
+    hides_sums: bool = False  # a tensor group sums gradients while those of weights are computed (`late_weights`)
     chained: bool = False  # a processor runs its operators' tasks in the order in which they are emitted
     last: dict[int, int] = field(default_factory=dict)  # by processor the task before, if chained
     arrived: Mapping[int, list[int]] = field(default_factory=dict)  # by processor, more tasks after which its next ones come

@@ -115,8 +115,7 @@ def test_memory_is_that_of_the_first_processors_of_the_whole_plan(seed: int) -> 
     plan = random_plan(graph, 4, random)
     small, whole = MemoryEstimate(small_evaluator(of)), MemoryEstimate(make_evaluator(graph, of.whole, rule=RULE))
     assert small.at_most(plan) == whole.at_most(of.expand(plan))[:4]
-    for few, all_of_them in zip(small.between(plan), whole.between(of.expand(plan))):
-        assert few == all_of_them[:4]
+    assert small.likely(plan) == whole.likely(of.expand(plan))[:4]
 
 
 def test_what_cannot_be_repeated() -> None:

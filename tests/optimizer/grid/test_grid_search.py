@@ -25,8 +25,8 @@ from taskflow.mapper import (
     HybridPlan,
     PipelineSchedule,
     Strategy,
+    block_numbers,
     choose,
-    layer_numbers,
     map_graph,
     parse_plan,
 )
@@ -505,7 +505,7 @@ def test_layers_do_what_their_plan_says() -> None:
         pipeline=2, data=1, micro_batch=1, stages=(1, 3), recompute_layers=("none", "full", "full", "none"),
         zero_layers=(1, 0, 0, 3),
     )
-    strategy, numbers = map_graph(HybridParallel(plan), graph, machine()), layer_numbers(graph)
+    strategy, numbers = map_graph(HybridParallel(plan), graph, machine()), block_numbers(graph)
     assert strategy.pipeline is not None
     assert {numbers[name] for name in strategy.again.recompute} == {1, 2}
     assert {numbers[node.name]: strategy.pipeline.stage(node.name) for node in graph if node.inputs} == {0: 0, 1: 1, 2: 1, 3: 1}

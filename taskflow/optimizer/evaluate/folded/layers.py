@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import Strategy, numbered_layer, units_of
+from taskflow.mapper import Strategy, block_of, units_of
 from taskflow.operators.tensor import Tensor
 
 KEPT = 4
@@ -43,7 +43,7 @@ def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None
     layers: dict[tuple[int, str], dict[str, list[Node]]] = {}  # by stage and by name without number
     apart = _constants_of_others(graph)
     for node in graph:
-        if (block := numbered_layer(node.name)) and node.number not in apart:
+        if (block := block_of(node.name)) and node.number not in apart:
             stage = 0 if strategy.pipeline is None else strategy.pipeline.stage(node.name)
             family = block.rstrip("0123456789")
             layers.setdefault((stage, family), {}).setdefault(block, []).append(node)
@@ -92,12 +92,12 @@ def _constants_of_others(graph: OperatorGraph) -> set[int]:
     Tables of positions are such, and biases by distance; they have the name of the first layer that reads them."""
     found: set[int] = set()
     for node in graph:
-        own = numbered_layer(node.name)
+        own = block_of(node.name)
         for tensor in node.inputs:
             of = graph.nodes[tensor.node]
             if not of.of_weights and (of.inputs or of.parameters or of.operator.kind == "input"):
                 continue
-            if numbered_layer(of.name) not in ("", own):
+            if block_of(of.name) not in ("", own):
                 found.add(of.number)
     return found
 

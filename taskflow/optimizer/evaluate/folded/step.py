@@ -175,7 +175,7 @@ def _folded(
     part = StepPart(found.images, found.count, kept(micro_batches), spread=found.spread)
     tasks = lower(
         fewer.graph, fewer.strategy, rule, clip_norm=clip_norm, part=part,
-        sums_beside_weights=machine.processors[0].device.sums_beside_weights, checkpoint=checkpoint,
+        hides_sums=machine.processors[0].device.hides_sums, checkpoint=checkpoint,
     )
     for i, task in enumerate(tasks.tasks if len(fewer.copies) else ()):  # costs know the nodes of the whole graph
         if isinstance(task.work, Compute):
