@@ -94,8 +94,8 @@ def simulated(case: tuple[Any, ...]) -> list[Any]:
         file = Path(folder) / "times.json"
         size = ["--size", "small"] if sizes == "small" else []
         ran = CliRunner().invoke(main, [
-            "simulate", name, *size, "--machine", machine, "--devices", str(devices), "--strategy", mapper, "--json",
-            "--timeline", str(file),
+            "simulate", name, *size, "--machine", machine, "--devices", str(devices), "--strategy", mapper, "--rule", "momentum",
+            "--json", "--timeline", str(file),
         ])
         assert ran.exit_code == 0, ran.output
         row = json.loads(ran.output)
