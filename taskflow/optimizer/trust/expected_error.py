@@ -31,7 +31,8 @@ OTHER = 0.05
 steps are in the range that the other groups give (benchmarks/error_ranges.py)."""
 
 FEW, UNSURE = 3, 0.35
-"""If fewer steps were measured, or none of a network with experts, each end is further away by so much (a factor of 1.4)."""
+"""If fewer steps were measured, or none of a network with experts, or none of devices that share sequences, each end is further
+away by so much (a factor of 1.4)."""
 
 FAR = 4.0
 """Doublings beyond which nothing measured is like a plan. The interval grows by a tenth for each doubling on the way."""
@@ -138,22 +139,23 @@ def expected(
     if not near:
         return Trust(None, None, floor)
     steps = sum(one.steps for one, _ in near)
-    more = (0.0 if alone else OTHER) + UNSURE * ((steps < FEW) + plan.experts)
+    more = (0.0 if alone else OTHER) + UNSURE * ((steps < FEW) + plan.experts + plan.context)
     wider = 1 + near[0][1] / 10
     low = min(min(one.low for one, _ in near) - more, -LEAST) * wider
     high = max(max(one.high for one, _ in near) + more, LEAST) * wider
     return Trust(
-        max(seconds * exp(low), min(floor, seconds)), seconds * exp(high), floor, _basis([one for one, _ in near], plan.experts),
+        max(seconds * exp(low), min(floor, seconds)), seconds * exp(high), floor, _basis([one for one, _ in near], plan),
         tuple(near),
     )
 
 
-def _basis(groups: Sequence[MeasuredGroup], experts: bool) -> str:
-    """Whose steps a range is from."""
+def _basis(groups: Sequence[MeasuredGroup], plan: Features) -> str:
+    """Whose steps a range is from, and what of the plan none of them has."""
     steps = sum(one.steps for one in groups)
     several = "s" if steps > 1 else ""
     programs, devices = listed(sorted({one.program for one in groups})), listed(sorted({one.device for one in groups}))
-    return f"by {steps} measured step{several} of {programs} on {devices}" + (", none with experts" if experts else "")
+    lacks = [what for has, what in ((plan.experts, "experts"), (plan.context, "shared sequences")) if has]
+    return f"by {steps} measured step{several} of {programs} on {devices}" + (f", none with {' or '.join(lacks)}" if lacks else "")
 
 
 def expected_by_runs(plan: Features, seconds: float, runs: Sequence[MeasuredStep], floor: float = 0.0) -> Trust:

@@ -32,6 +32,7 @@ class Features:
     words: Annotated[bool, Meta(description="Whether the network reads words.")] = True
     reach: Annotated[Reach, Meta(description="What of the plan lies on several nodes.")] = "replicas"
     experts: Annotated[bool, Meta(description="Whether the network has experts.")] = False
+    context: Annotated[bool, Meta(description="Whether devices share sequences.")] = False
 
     @property
     def devices(self) -> int:
@@ -87,5 +88,5 @@ def features(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Feat
     return Features(
         float(weights), tensor, ranks, data, samples * (others[0] if reads_words else 1) / count / data,
         max(1, graph.trained_count) / weights, reads_words, reach_of(tensor, ranks, used, per_node),
-        any(one.operator.kind in EXPERTS for one in graph),
+        any(one.operator.kind in EXPERTS for one in graph), strategy.plan is not None and strategy.plan.context > 1,
     )  # fmt: skip

@@ -99,6 +99,18 @@ def test_of_networks_with_experts_nothing_is_measured() -> None:
     assert found.high == pytest.approx(100 * exp(UNSURE)) and str(found).endswith("of deepspeed on a100, none with experts")
 
 
+def test_of_devices_that_share_sequences_nothing_is_measured() -> None:
+    graph, machine = build("mixtral", 8, preset="small", steps=8), load_machine("a100", 8)
+    shared = [features(graph, map_graph(HybridParallel(text), graph, machine), machine).context for text in ("c2 d4", "d8 mb1")]
+    assert shared == [True, False]
+    for plan, times, said in (
+        (replace(NEAR, context=True), 1, "none with shared sequences"),
+        (replace(NEAR, experts=True, context=True), 2, "none with experts or shared sequences"),
+    ):
+        found = expected(plan, 100.0, [group(1.0, 1.0, 1.0)], ["deepspeed"])
+        assert found.high == pytest.approx(100 * exp(times * UNSURE)) and str(found).endswith(f"of deepspeed on a100, {said}")
+
+
 def test_the_groups_are_those_of_files_and_of_the_packages_own_plans() -> None:
     assert {one.device for one in GROUPS} == {"a100", "h100", "b200"} and sum(one.steps for one in GROUPS) == 806
     for one in GROUPS:
