@@ -24,15 +24,16 @@ from taskflow.mapper import (
 from taskflow.optimizer.space import unequal
 from taskflow.rules import UpdateRule
 
-MOST_VIRTUAL = 8  # stages of one rank
+MOST_VIRTUAL, MOST_EVEN = 8, 12  # stages of one rank; as long as each other
 MOST_CONTEXT = 8  # devices of one node that share a sequence
 FAR_TOKENS = 4096  # of a sequence, that each of several nodes' groups has at least
 MEMORY_SHARE = 0.01  # of a device's, that weights and state need before a search looks at the grid
 
 
 def grid_plans(graph: OperatorGraph, machine: Machine) -> list[tuple[HybridPlan, int]]:
-    """Return all plans of t (within a node), c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divide, under
-    1F1B, each with its number of micro-batches. t, c, e, v and micro-batches are powers of two. Stages are as even as possible."""
+    """Return all plans of t (within a node), c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divide, under 1F1B, each
+    with its number of micro-batches. t, c, e and micro-batches are powers of two, and so is v where layers do not divide among
+    ranks. Stages are as even as possible."""
     return list(PlanAxes(graph, machine).plans())
 
 
@@ -101,8 +102,11 @@ class PlanAxes:
         return shares + far + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
 
     def _virtual(self, p: int, count: int) -> list[int]:
+        """Stages a rank: where layers divide among ranks, those that are as long as each other."""
         if p == 1 or count % p:
             return [1]
+        if self.layers and self.layers % p == 0:
+            return [v for v in range(1, MOST_EVEN + 1) if self.layers // p % v == 0]
         return [v for v in powers(MOST_VIRTUAL) if v * p <= max(p, self.layers)]
 
 

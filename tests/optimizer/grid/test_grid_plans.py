@@ -32,6 +32,7 @@ from taskflow.optimizer.grid import (
 )
 from taskflow.optimizer.grid.grid import PlanTrial, soon_first
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
+from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.price import begun_sooner
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import Adam
@@ -315,3 +316,13 @@ def test_searches_look_at_the_grid_of_large_networks_of_layers_only() -> None:
     assert not no_grid(build("GPT-2", batch=512), load_machine("b300", 1), RULE)  # one micro-batch has no room
     for name in ("ResNet-101", "NMT", "RNNLM", "AlexNet"):
         assert no_grid(build(name, batch=8), load_machine("p100", 4), RULE)
+
+
+def test_stages_of_a_rank_are_as_long_as_each_other_where_layers_divide() -> None:
+    """Megatron-LM's plans of 80 and 96 layers have 5, 6, 10 and 12 stages a rank."""
+    def of(layers: int, p: int) -> list[int]:
+        axes = PlanAxes(gpt(replace(GPTConfig.small(), batch=64, layers=layers)), machine(8))
+        return sorted({plan.virtual for plan, _ in axes.plans() if plan.pipeline == p})
+
+    assert (of(80, 8), of(96, 8), of(24, 2)) == ([1, 2, 5, 10], [1, 2, 3, 4, 6, 12], [1, 2, 3, 4, 6, 12])
+    assert of(61, 4) == [1, 2, 4, 8]

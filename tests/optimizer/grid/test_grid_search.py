@@ -474,7 +474,7 @@ def test_neighbours_differ_in_one_choice_and_divide() -> None:
 def test_plans_of_any_words_have_neighbours() -> None:
     """Also of words that no grid has: a neighbour leaves out those that do not go with what it changes."""
     grid, random, tried = PlanGrid(network(batch=8), machine(8), RULE), Random(0), 0
-    for text, devices in (drawn("Llama", random) for _ in range(400)):
+    for text, devices in (drawn("Llama", random) for _ in range(500)):
         try:
             plan = parse_plan(text)
         except ValueError:
