@@ -31,9 +31,9 @@ MEMORY_SHARE = 0.01  # of a device's, that weights and state need before a searc
 
 
 def grid_plans(graph: OperatorGraph, machine: Machine) -> list[tuple[HybridPlan, int]]:
-    """Return all plans of t (within a node), c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divide, under 1F1B, each
-    with its number of micro-batches. t, c, e and micro-batches are powers of two, and so is v where layers do not divide among
-    ranks. Stages are as even as possible."""
+    """Return all plans of t (within a node), c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divide, under 1F1B,
+    each with its number of micro-batches. t, c, e and micro-batches are powers of two, and so is v where layers do not divide
+    among ranks. Stages are as even as possible."""
     return list(PlanAxes(graph, machine).plans())
 
 
