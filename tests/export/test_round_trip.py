@@ -50,7 +50,9 @@ def round_trip(folder: Path, name: str, memory_bytes: int, budget: str, *options
     machine, plan, module = folder / "slow.json", folder / "plan.json", folder / "parallel.py"
     save(slow_devices(memory_bytes, ranks), machine)
     model = (f"{HERE / 'networks.py'}:graph", "--set", f"name={name}", "-m", str(machine), "-n", str(ranks))
-    found = command("search", *model, "--budget", budget, "--for", "torch", "--out", str(plan), *options)
+    found = command(
+        "search", *model, "--rule", "momentum", "--budget", budget, "--for", "torch", "--out", str(plan), *options,
+    )
     assert found["peak_memory_bytes"] <= memory_bytes
     out = command("export", str(plan), "--to", "torch", "--out", str(module))
     assert out["differences"] == [] and out["ranks"] == ranks

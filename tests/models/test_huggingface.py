@@ -253,7 +253,7 @@ def test_a_config_is_a_model_on_the_command_line(tmp_path: Path) -> None:
     )
     assert "LlamaForCausalLM: " in done.stdout and "not verified" in done.stderr
     assert "model.layers.0.self_attn.q_proj" in plan.read_text() and "layers.1" not in plan.read_text()
-    assert "rule: adamw\n" in done.stdout and '"rule": "adamw"' in plan.read_text(), "as such networks are trained"
+    assert "; rule: adamw; " in done.stdout and '"rule": "adamw"' in plan.read_text(), "as such networks are trained"
     assert "A step takes" in run("explain", str(plan), "--quiet").stdout, "the plan's file says which network it is of"
     assert "not verified" not in run(
         "simulate", f"hf:{tmp_path}", "--batch", "2", "--set", "steps=8", "--set", "verify=True", "-n", "1", "-m", "a100"
