@@ -105,6 +105,8 @@ class PlanGrid(AnyGrid):
     def _taken(self, plan: HybridPlan) -> HybridPlan | None:
         """The plan if the grid takes it, else the first under another schedule, or without loss parallelism, that it takes; None if
         there is none. A framework may have pipelines of few micro-batches not under 1F1B, and losses that need all scores."""
+        if self.takes(plan):
+            return plan
         schedules = [one for one in PipelineSchedule if one.chunks in (None, plan.virtual)] if plan.pipeline > 1 else []
         others = [plan] if plan.tensor == 1 else [plan, replace(plan, loss_parallel=False)]
         every = (replace(one, schedule=schedule) for one in others for schedule in dict.fromkeys((plan.schedule, *schedules)))
