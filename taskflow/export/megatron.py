@@ -22,6 +22,7 @@ from taskflow.mapper import (
     block_numbers,
     block_of,
     default_bucket,
+    is_attention,
     samples,
     stages_of,
 )
@@ -111,7 +112,7 @@ def _require_heads(graph: OperatorGraph, plan: HybridPlan) -> None:
     """Raise ValueError unless the ranks that deal heads among them get as many heads of keys each."""
     ranks = plan.tensor * plan.context
     for node in graph if plan.ulysses else ():
-        if node.operator.kind == "flash_attention" and (heads := node.inputs[1].spec.shape[2]) % ranks:
+        if is_attention(node) and (heads := node.inputs[1].spec.shape[2]) % ranks:
             raise ValueError(
                 f"Megatron-LM deals whole heads of keys to t x c = {ranks} ranks (a2a), {node.name} has {heads}; leave ulysses out"
             )

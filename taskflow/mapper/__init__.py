@@ -21,7 +21,16 @@ from taskflow.mapper.expert import Expert
 from taskflow.mapper.hybrid import HybridParallel, samples
 from taskflow.mapper.joined_parts import joined_parts
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
-from taskflow.mapper.megatron import Megatron, attends, has_attention, multiplies, node_size, suits
+from taskflow.mapper.megatron import (
+    Megatron,
+    attends,
+    has_attention,
+    heads_dealt,
+    is_attention,
+    multiplies,
+    node_size,
+    suits,
+)
 from taskflow.mapper.narrow_products import NARROW_PRODUCTS, NarrowProducts, narrow_rate
 from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches, sample_dim

@@ -23,7 +23,7 @@ from taskflow.mapper.blocks import block_numbers
 from taskflow.mapper.config import Exchange, writes_together
 from taskflow.mapper.fitting import fitted
 from taskflow.mapper.mapper import Mapper
-from taskflow.mapper.megatron import Megatron
+from taskflow.mapper.megatron import Megatron, is_attention
 from taskflow.mapper.pipeline import Pipeline, sample_dim
 from taskflow.mapper.placed_devices import placed_devices
 from taskflow.mapper.plan import HybridPlan, parse_plan
@@ -187,7 +187,7 @@ class HybridParallel(Mapper):
         are none, or too few heads."""
         found = {
             node.name: dim for node in graph
-            if plan.ulysses and node.operator.kind == "flash_attention" and (dim := _writing(node, 2)) is not None
+            if plan.ulysses and is_attention(node) and (dim := _writing(node, 2)) is not None
         }
         if plan.ulysses and not found:
             raise ValueError(f"plan {plan}: ulysses deals the heads of flash_attention, which {graph.name} does not have")

@@ -142,6 +142,16 @@ def has_attention(graph: OperatorGraph) -> bool:
     return any(node.operator.kind in ("matmul", "flash_attention", "attention_blocks") for node in graph)
 
 
+def is_attention(node: Node) -> bool:
+    """True for attention that is one operator, the third dimension of whose queries, keys and values are heads."""
+    return node.operator.kind == "flash_attention"
+
+
+def heads_dealt(graph: OperatorGraph) -> int:
+    """Return to how many devices the heads of all such attention can be dealt; 0 if there is none."""
+    return min((node.inputs[0].spec.shape[2] for node in graph if is_attention(node)), default=0)
+
+
 def node_size(machine: Machine) -> int:
     """Return the number of processors of the first node."""
     return sum(p.node == machine.processors[0].node for p in machine.processors)

@@ -35,9 +35,9 @@ def ulysses(plan: HybridPlan) -> str | None:
     """Heads are dealt among the groups of a context, of which each then has all keys of its own."""
     if plan.ulysses and plan.context == 1:
         return "ulysses deals the heads of attention to the groups of a context, which needs c2 or more"
-    return "ulysses gives each group all keys of its heads, so that none go around a ring; leave ring out" if (
-        plan.ulysses and plan.ring
-    ) else None
+    if plan.ulysses and plan.ring:
+        return "ulysses gives each group all keys of its heads, so that none go around a ring; leave ring out"
+    return None
 
 
 def no_sequence(plan: HybridPlan) -> str | None:

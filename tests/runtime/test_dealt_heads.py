@@ -151,6 +151,8 @@ def test_searches_change_it_and_share_long_sequences_between_nodes() -> None:
     sums = PlanGrid(graph, machine, Adam()).sums
     plan = parse_plan("c4 d16 mb1 zero1")
     assert any(one.ulysses and one.context == 4 for one in neighbours(plan, sums, 16, 8))
+    few = PlanGrid(long_network(heads=2, key_heads=1), machine, Adam()).sums  # which four groups cannot share
+    assert not any(one.ulysses and one.context == 4 for one in neighbours(plan, few, 16, 8))
     near = list(neighbours(parse_plan("c2 ulysses d32 mb1 zero1"), sums, 64, 8))
     assert any(one.context == 1 and not one.ulysses for one in near) and all(one.context > 1 or not one.ulysses for one in near)
     axes = PlanAxes(graph, machine)

@@ -86,7 +86,7 @@ def _ordered(plan: HybridPlan) -> Iterator[HybridPlan]:
 
 def _by_heads(plan: HybridPlan, sums: PlanSums) -> Iterator[HybridPlan]:
     """Attention shared by heads instead of queries, or the other way round."""
-    if plan.context > 1 and not plan.ring and sums.axes.by_heads:
+    if plan.context > 1 and not plan.ring and plan.tensor * plan.context <= sums.axes.heads:
         yield replace(plan, ulysses=not plan.ulysses)
 
 

@@ -140,7 +140,7 @@ def _contexts(axes: PlanAxes, tensor: int) -> Iterator[tuple[int, bool]]:
     """How many tensor groups share a sequence, and whether they share attention by heads."""
     for c in dict.fromkeys((*powers(axes.node // tensor), *axes.contexts(tensor))):
         yield c, False
-        if c > 1 and axes.by_heads:
+        if 1 < c <= axes.heads // tensor:
             yield c, True
 
 

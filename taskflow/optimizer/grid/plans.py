@@ -15,6 +15,7 @@ from taskflow.mapper import (
     Strategy,
     attends,
     block_count,
+    heads_dealt,
     map_graph,
     multiplies,
     node_size,
@@ -46,7 +47,7 @@ class PlanAxes:
         self.layers = block_count(graph)
         self.tensor = [t for t in powers(self.node) if t == 1 or _shares(graph, t)]
         self.longest = graph.nodes[0].space.shape[1] if attends(graph) and len(graph.nodes[0].space.shape) > 1 else 1
-        self.by_heads = any(node.operator.kind == "flash_attention" for node in graph)
+        self.heads = heads_dealt(graph)
         self.experts = expert_degrees(graph)
         self.divided = _takes_micro_batches(graph, self.batch)
         self.recompute = ["none"]

@@ -17,7 +17,7 @@ import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster, Machine, PartOfMachine, collective, exchange, host, ring_bytes
-from taskflow.mapper import HybridParallel, HybridPlan, sample_dim, samples
+from taskflow.mapper import HybridParallel, HybridPlan, is_attention, sample_dim, samples
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.cost import AnalyticCosts, crossing_bytes, kept_bytes, token_choices
 from taskflow.optimizer.grid.node_table import Array, GroupTransfer, NodeTable
@@ -308,7 +308,7 @@ class GraphTables:
             return GroupTransfer(nbytes, True)
         both = read.intersect(there).volume if read.overlaps(there) else 0
         grows = read.volume / both if both else float(t * c * e)
-        members = self._members(grows, t, c, e, node.operator.kind == "flash_attention")
+        members = self._members(grows, t, c, e, is_attention(node))
         if not source.inputs:  # what comes from outside is put where it is read
             return GroupTransfer(nbytes, False)
         if read.volume <= there.volume or members.step == t * c:  # cut otherwise: each gives each a part
