@@ -35,11 +35,12 @@ _LAYER = re.compile(
 @dataclass(frozen=True, slots=True)
 class DecoderSizes:
     """Sizes of a network of layers with causal self-attention. ``inner``: width of the feed-forward layers, of each expert.
-    ``experts``: 0: none. ``chosen``: of them for each token. ``shared``: weights of the chosen add up to 1. ``places``: what an
-    expert has places for, in means of its tokens, 0: no limit. ``balance``: there is an auxiliary loss. ``theta``: base of rotary
-    positions, None: there are none. ``stretch``: Llama 3.1's factor of their waves, 0: none. ``neighbours``: how they pair.
-    ``positions``: rows of a table of positions, 0: none. ``tied``: the last layer has the embedding's weights. ``head_norms``:
-    queries and keys are normalised. ``dropout``: of the embedding and of what layers add. ``attention_dropout``: of scores."""
+    ``experts``: 0: none. ``chosen``: of them for each token, in ``chosen_groups`` of ``expert_groups``.
+    ``shared``: weights of the chosen add up to 1. ``places``: what an expert has places for, in means of its tokens, 0: no limit.
+    ``balance``: there is an auxiliary loss. ``theta``: base of rotary positions, None: there are none. ``stretch``: Llama 3.1's
+    factor of their waves, 0: none. ``neighbours``: how they pair. ``positions``: rows of a table of positions, 0: none. ``tied``:
+    the last layer has the embedding's weights. ``head_norms``: queries and keys are normalised. ``dropout``: of the embedding and
+    of what layers add. ``attention_dropout``: of scores."""
 
     layers: int
     hidden: int
@@ -61,6 +62,8 @@ class DecoderSizes:
     positions: int
     experts: int
     chosen: int
+    expert_groups: int
+    chosen_groups: int
     shared: bool
     places: float
     balance: bool
@@ -179,6 +182,7 @@ def _matched(graph: OperatorGraph, name: str, work: Sequence[Node], match: re.Ma
     experts, final = match["router"] is not None, products[-1]
     routing = next((node for node in work if isinstance(node.operator, TopKRouting | TopK)), None)
     chosen = routing.operator.k if routing is not None else 0  # type: ignore[attr-defined]
+    groups = (r.expert_groups, r.chosen_groups) if routing and isinstance(r := routing.operator, TopKRouting) else (1, 1)
     count = {dim.name: dim.size for dim in final.dims}.get("e", 0) if experts else 0
     return DecoderSizes(
         layers=0, hidden=0, steps=0, vocabulary=0, heads=heads, key_heads=key_heads, head_size=head_size,
@@ -187,6 +191,7 @@ def _matched(graph: OperatorGraph, name: str, work: Sequence[Node], match: re.Ma
         bias=any(len(node.parameters) > 1 for node in products),
         head_bias=any(len(node.parameters) > 1 for node in projections), head_norms=len(norms) == 4,
         theta=theta, stretch=stretch, neighbours=neighbours, positions=0, experts=count, chosen=chosen,
+        expert_groups=groups[0], chosen_groups=groups[1],
         shared=match["shares"] is not None or getattr(routing and routing.operator, "normalize", False),
         places=_places(work, routing, count), balance=match["balance"] is not None, tied=False, dropout=0.0,
         attention_dropout=_attention_dropout(graph, attention),

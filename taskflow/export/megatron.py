@@ -169,6 +169,8 @@ def _sizes(of: DecoderSizes) -> list[str]:
     if of.experts:
         words += [f"--num-experts {of.experts}", f"--moe-router-topk {of.chosen}", f"--moe-ffn-hidden-size {of.inner}",
                   "--moe-grouped-gemm"]  # a rank's experts in one product, as they are predicted
+    if of.expert_groups > 1:
+        words += [f"--moe-router-num-groups {of.expert_groups}", f"--moe-router-group-topk {of.chosen_groups}"]
     flags = {
         "--swiglu": of.gated, "--normalization RMSNorm": of.rms, "--disable-bias-linear": not of.bias,
         "--add-qkv-bias": of.head_bias and not of.bias, "--qk-layernorm": of.head_norms, "--rotary-interleaved": of.neighbours,

@@ -34,6 +34,8 @@ class DeepSeekConfig(MixtralConfig):
     expert_inner: int | None = 2048
     shared: int | None = 1
     dense: int | None = 3
+    expert_groups: int = 8
+    chosen_groups: int = 4
     query_rank: int | None = 1536
     key_rank: int = 512
     rotated: int = 64
@@ -44,6 +46,7 @@ class DeepSeekConfig(MixtralConfig):
         """Return the same layers, narrow and short."""
         return DeepSeekConfig(
             batch=4, steps=6, vocabulary=17, hidden=8, inner=12, heads=4, layers=2, experts=4, chosen=2, expert_inner=6, dense=1,
+            expert_groups=2, chosen_groups=1,
             head_size=4, query_rank=6, key_rank=5, rotated=2, value_size=3, balance=0.01,
         )  # fmt: skip
 
@@ -51,7 +54,7 @@ class DeepSeekConfig(MixtralConfig):
 SIZES = {
     "V2-Lite": DeepSeekConfig(
         vocabulary=102_400, hidden=2048, inner=10_944, heads=16, layers=27, experts=64, chosen=6, expert_inner=1408, shared=2,
-        dense=1, query_rank=None, balance=0.001,
+        dense=1, query_rank=None, balance=0.001, expert_groups=1, chosen_groups=1,
     ),
     "V3": DeepSeekConfig(),
 }  # fmt: skip

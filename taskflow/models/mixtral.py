@@ -20,7 +20,8 @@ class MixtralConfig(LlamaConfig):
     uses ``chosen``. ``balance``: weight of the load-balancing loss, which is 1 for an even load. ``expert_inner``: width of an
     expert (None: ``inner``); ``shared``: as wide as so many experts is a part that every token uses. ``dense``: the first layers
     without experts; of the others every ``every``-th has them. ``places``: experts have places
-    for so many times the mean of tokens, so that plans can deal them (`with_places`); None: they have none."""
+    for so many times the mean of tokens, so that plans can deal them (`with_places`); None: they have none. ``expert_groups``: of
+    consecutive experts, of which each token uses ``chosen_groups`` (`top_k_routing`)."""
 
     vocabulary: int = 32_000
     theta: float = 1_000_000.0
@@ -33,6 +34,8 @@ class MixtralConfig(LlamaConfig):
     dense: int | None = None
     every: int = 1
     places: float | None = None
+    expert_groups: int = 1
+    chosen_groups: int = 1
 
     @staticmethod
     def small() -> MixtralConfig:
@@ -80,7 +83,9 @@ def _experts(c: MixtralConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
     y, inner = ops.rms_norm(x, c.eps, name=f"{name}.post_attention_layernorm"), c.expert_inner or c.inner
     name = f"{name}.block_sparse_moe"
     scores = ops.linear(y, c.experts, False, name=f"{name}.gate")
-    weights, chosen, loss, _, _ = ops.top_k_routing(scores, c.chosen, name=f"{name}.routing")
+    weights, chosen, loss, _, _ = ops.top_k_routing(
+        scores, c.chosen, expert_groups=c.expert_groups, chosen_groups=c.chosen_groups, name=f"{name}.routing"
+    )
     gate, up = (ops.routed_linear(y, chosen, c.experts, inner, name=f"{name}.experts.{w}") for w in ("w1", "w3"))
     result = ops.swiglu(gate, up, name=f"{name}.act")
     result = ops.routed_linear(result, chosen, c.experts, c.hidden, name=f"{name}.experts.w2")

@@ -1,7 +1,7 @@
 """top_k_routing, top2_gating: the experts that each token goes to, their weights, and how even the load is.
 
 Lepikhin et al., "GShard", arXiv 2006.16668, algorithm 1; Shazeer et al., arXiv 1701.06538 (k experts); Jiang et al., "Mixtral
-of experts", arXiv 2401.04088 (without capacity).
+of experts", arXiv 2401.04088 (without capacity); DeepSeek-AI, "DeepSeek-V3", arXiv 2412.19437, section 2.1.2 (groups).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class TopKRouting(Operator):
     operator's name, the seed and the step. ``count_all``: a choice takes up a place even if it is not dispatched, as GShard's
     algorithm is printed; else only if it is. The auxiliary loss is (1 / E) sum_e (c_e / S) m_e, of the mean m_e of softmax(x)
     and the number c_e of tokens that have e among their first ``balance`` choices, full or not. Its gradient goes through m_e
-    alone.
+    alone. ``expert_groups``: consecutive experts in so many groups, of which a token's experts are in ``chosen_groups``: those
+    whose k / ``chosen_groups`` best gates have the largest sum.
 
     Only G can be cut, since places within a group are counted from its first token.
     """
@@ -52,6 +53,8 @@ class TopKRouting(Operator):
     count_all: bool = True
     normalize: bool = True
     balance: int = 1
+    expert_groups: int = 1
+    chosen_groups: int = 1
     kept = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
@@ -64,6 +67,12 @@ class TopKRouting(Operator):
         if self.k > experts or self.balance > self.k:
             raise ValueError(
                 f"top_k_routing: needs balance <= k <= experts, got balance={self.balance}, k={self.k} and {experts} experts"
+            )
+        if not 1 <= self.chosen_groups <= self.expert_groups or experts % self.expert_groups \
+                or self.k > self.chosen_groups * (experts // self.expert_groups):  # fmt: skip
+            raise ValueError(
+                f"top_k_routing: needs 1 <= chosen_groups <= expert_groups, equal groups, and k experts in those chosen, got "
+                f"chosen_groups={self.chosen_groups}, expert_groups={self.expert_groups}, k={self.k} and {experts} experts"
             )
         if self.random and self.k != 2:
             raise ValueError(f"top_k_routing: random is about the second of two choices, got k={self.k}")
@@ -144,12 +153,25 @@ class TopKRouting(Operator):
 
     def _choose(self, xp: Any, gates: Array, chosen: Array, every: Array) -> list[Array]:
         """Fill in the k experts with the largest gates, best first; their gates (groups, tokens), choice by choice."""
-        left, values = gates, []
+        left, values = self._in_groups(xp, gates), []
         for i in range(self.k):
             chosen[..., i] = xp.argmax(left, axis=-1)
             values.append(left.max(axis=-1))
             left = xp.where(_hot(chosen, i, every), left.dtype.type(-1), left)  # gates are positive: never chosen again
         return values
+
+    def _in_groups(self, xp: Any, gates: Array) -> Array:
+        """The gates of experts in each token's chosen groups, and -1 for the others."""
+        if self.chosen_groups == self.expert_groups:
+            return gates
+        grouped = gates.reshape(*gates.shape[:2], self.expert_groups, -1)
+        best = max(1, self.k // self.chosen_groups)
+        left, every = xp.sort(grouped, axis=-1)[..., -best:].sum(axis=-1), xp.arange(self.expert_groups)
+        ours = xp.zeros(left.shape, np.bool_)
+        for _ in range(self.chosen_groups):
+            ours |= xp.argmax(left, axis=-1)[..., None] == every
+            left = xp.where(ours, left.dtype.type(-1), left)
+        return xp.where(ours[..., None], grouped, gates.dtype.type(-1)).reshape(gates.shape)
 
     def backward(self, call: Call) -> None:
         xp, (dweights, _, dloss, *_), (gates, chosen, taken, counts) = call.kernels.xp, call.grad_outputs, call.saved
@@ -188,12 +210,13 @@ class TopKRouting(Operator):
 
     @classmethod
     def example(cls, random: Random) -> Example:
-        experts = random.randint(3, 5)
+        experts = random.randint(3, 6)
         k = random.choice((1, 2, 2, 3))
+        groups = random.choice([n for n in range(1, experts) if experts % n == 0])
         shape = (random.randint(1, 4), random.randint(1, 6), experts)
         operator = cls(
             k, random.choice((None, 1, 2, 3)), k == 2 and random.random() < 0.6, random.random() < 0.5,
-            k > 1 and random.random() < 0.7, random.randint(1, k),
+            k > 1 and random.random() < 0.7, random.randint(1, k), groups, random.randint(-(-k * groups // experts), groups),
         )
         return Example(operator, (Spec(shape, np.dtype(np.float64)),))
 
@@ -214,20 +237,25 @@ Routing = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def top_k_routing(
-    scores: Tensor, k: int, capacity: int | None = None, *, normalize: bool = True, name: str | None = None
+    scores: Tensor, k: int, capacity: int | None = None, *, normalize: bool = True, expert_groups: int = 1,
+    chosen_groups: int = 1, name: str | None = None,
 ) -> Routing:
     """Send each token to the k experts with the best scores.
 
     Args: scores (G, S, E): of S tokens in each of G groups. ``capacity``: the most tokens of a group that an expert takes;
     None: no limit ("dropless"). ``normalize``: a token's weights add up to 1; else they are those of the softmax over all
-    experts.
+    experts. ``expert_groups`` of consecutive experts (E must be divisible), of which a token's experts are in
+    ``chosen_groups``, those whose k / ``chosen_groups`` best gates have the largest sum (DeepSeek-V3, Megatron-LM).
 
     Returns five tensors. Weights (G, S, k). Slots (G, S, k) integers for `dispatch` and `combine`: expert * capacity + place,
     or -1 for a token that found no place; without a capacity, the expert, for `routed_linear`. The auxiliary loss (G), (1 / E)
     sum_e (c_e / S) m_e, where c_e tokens chose e and m_e is its mean gate. The load (G, E), tokens that want each expert,
     whether or not it has a place for them. The overflow (G, k), tokens that found their first, second, ... choice full.
     """
-    return _built(scores, TopKRouting(k, capacity, normalize=normalize, balance=k), name)
+    operator = TopKRouting(
+        k, capacity, normalize=normalize, balance=k, expert_groups=expert_groups, chosen_groups=chosen_groups
+    )
+    return _built(scores, operator, name)
 
 
 def top2_gating(scores: Tensor, capacity: int, *, count_all: bool = True, name: str | None = None) -> Routing:

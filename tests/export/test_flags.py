@@ -43,7 +43,8 @@ def parsed(text: str) -> Namespace:
                  "num-virtual-stages-per-pipeline-rank", "recompute-num-layers", "context-parallel-size",
                  "expert-model-parallel-size", "expert-tensor-parallel-size", "ddp-bucket-size", "num-layers", "hidden-size",
                  "ffn-hidden-size", "num-attention-heads", "kv-channels", "seq-length", "max-position-embeddings", "vocab-size",
-                 "num-query-groups", "num-experts", "moe-router-topk", "moe-ffn-hidden-size", "rotary-base",
+                 "num-query-groups", "num-experts", "moe-router-topk",
+                 "moe-router-num-groups", "moe-router-group-topk", "moe-ffn-hidden-size", "rotary-base",
                  "make-vocab-size-divisible-by"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--pipeline-model-parallel-layout")
@@ -323,6 +324,9 @@ def test_megatrons_arguments_are_of_the_network_that_was_planned() -> None:
     plain = parsed(exported(gpt(), strategy_of(gpt(), "d8 mb2"), "megatron", "plan.args").files["plan.args"])
     assert (plain.kv_channels, plain.num_query_groups, plain.ffn_hidden_size) == (2, None, 64)
     assert not (plain.swiglu or plain.bf16 or plain.disable_bias_linear or plain.untie_embeddings_and_output_weights)
+    graph = build("mixtral", BATCH, preset="small", experts=8, expert_groups=4, chosen_groups=2)
+    grouped = parsed(exported(graph, strategy_of(graph, "d8 mb2"), "megatron", "plan.args").files["plan.args"])
+    assert (grouped.moe_router_topk, grouped.moe_router_num_groups, grouped.moe_router_group_topk) == (2, 4, 2)
     routed = build("mixtral", BATCH, preset="small")
     words = parsed(exported(routed, strategy_of(routed, "d8 mb2"), "megatron", "plan.args").files["plan.args"])
     assert (words.num_experts, words.moe_router_topk, words.moe_ffn_hidden_size) == (4, 2, 12) and not words.moe_router_pre_softmax

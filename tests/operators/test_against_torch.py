@@ -203,7 +203,10 @@ def _top_k_routing(op: Any, x: Any) -> Any:
     """Token by token, in evaluation, where every choice is tried."""
     groups, tokens, experts = x.shape
     gates = x.softmax(-1)
-    best = gates.topk(op.k).indices
+    grouped = gates.unflatten(-1, (op.expert_groups, -1))
+    best_groups = grouped.topk(max(1, op.k // op.chosen_groups)).values.sum(-1).topk(op.chosen_groups).indices
+    ours = F.one_hot(best_groups, op.expert_groups).sum(-2, keepdim=True).transpose(-1, -2)
+    best = (grouped.detach() * ours).flatten(-2).topk(op.k).indices
     values = torch.take_along_dim(gates, best, -1)
     weights = values / values.sum(-1, keepdim=True) if op.normalize else values
     slots, load = torch.full_like(best, -1), torch.zeros(groups, experts, dtype=torch.int64)

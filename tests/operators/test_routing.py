@@ -255,6 +255,18 @@ def test_without_a_capacity_all_tokens_are_served() -> None:
     np.testing.assert_allclose(free[0].sum(-1), 1, rtol=1e-12)
 
 
+def test_a_tokens_experts_are_in_the_groups_whose_best_gates_have_the_largest_sum() -> None:
+    """As Megatron-LM's `group_limited_topk`; the best expert of all is left if its group is not chosen."""
+    scores = np.log(np.array([[[0.30, 0.01, 0.20, 0.19, 0.16, 0.02, 0.07, 0.05]]]))
+    best_pair = routed(TopKRouting(2, None, expert_groups=4), scores, StepState())
+    assert best_pair.outputs[1].tolist() == [[[2, 3]]]  # 0.39, where expert 0 and the one beside it have 0.31
+    both = routed(TopKRouting(2, None, expert_groups=4, chosen_groups=2), scores, StepState())
+    assert both.outputs[1].tolist() == [[[0, 2]]]  # one from each of the groups with the best gates
+    three = routed(TopKRouting(4, None, expert_groups=4, chosen_groups=2), scores, StepState())
+    assert three.outputs[1].tolist() == [[[0, 2, 3, 1]]]
+    assert routed(TopKRouting(4, None), scores, StepState()).outputs[1].tolist() == [[[0, 2, 3, 4]]]
+
+
 def test_routed_flops_add_up_and_are_those_of_an_even_load() -> None:
     graph = OperatorGraph()
     x, chosen = ops.input(graph, (3, 10, 2, 5), name="x"), ops.input(graph, (3, 10, 2), "int64", name="chosen")
@@ -267,6 +279,9 @@ def test_routed_flops_add_up_and_are_those_of_an_even_load() -> None:
 @pytest.mark.parametrize(("k", "options", "message"), [
     (5, {}, "needs balance <= k <= experts, got balance=5, k=5 and 4 experts"),
     (1, {"capacity": 0}, "capacity must be a positive integer, got 0"),
+    (2, {"expert_groups": 3}, "equal groups, .* expert_groups=3, k=2 and 4 experts"),
+    (3, {"expert_groups": 2}, "k experts in those chosen, got chosen_groups=1, expert_groups=2, k=3"),
+    (1, {"expert_groups": 2, "chosen_groups": 3}, "chosen_groups <= expert_groups"),
 ])
 def test_what_does_not_fit_is_refused(k: int, options: dict[str, Any], message: str) -> None:
     graph = OperatorGraph()

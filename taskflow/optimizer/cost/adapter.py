@@ -14,12 +14,13 @@ from taskflow.mapper import NARROW_PRODUCTS, NarrowProducts, Strategy, block_of,
 from taskflow.operators.operator import computes_in
 from taskflow.optimizer.cost.accumulated_gradients import adding, target_bytes
 from taskflow.optimizer.cost.analytic import AnalyticCosts
-from taskflow.optimizer.cost.library import Spent, crossing_bytes, gradient_width, token_choices
+from taskflow.optimizer.cost.library import Spent, gradient_width
 from taskflow.optimizer.cost.model import CostModel
 from taskflow.optimizer.cost.pace import Pacing, paced
 from taskflow.optimizer.cost.phases import arrays
 from taskflow.optimizer.cost.task_costs import Costs
 from taskflow.optimizer.cost.timed import CallPart, parts_of, timed_spent
+from taskflow.optimizer.cost.tokens import crossing_bytes, token_routes
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks import AllToAll, Compute, Cost, Kind, Runs, Task, TaskGraph, Update, all_reduce_seconds
@@ -46,7 +47,7 @@ class ModelCosts(Costs):
         self._wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
         timed = graph.calls and any(device.timed for device in machine.kinds)
         self._calls = parts_of(graph) if timed else {}
-        self._choices = token_choices(graph, machine)
+        self._routes = token_routes(graph, machine)
         self._narrow_sums = gradient_width(graph, machine.processors[0].device) if isinstance(model, AnalyticCosts) else 0
         kinds: dict[str, int] = {}
         self._known: dict[tuple[object, ...], float] = {}
@@ -60,8 +61,8 @@ class ModelCosts(Costs):
         self._classes = [kinds.setdefault(p.device.kind, p.number) for p in machine.processors]
 
     def task(self, task: Task) -> float:
-        if isinstance(task.work, AllToAll) and (choices := self._choices.get(task.topic.name)) is not None:
-            nbytes = crossing_bytes(task.nbytes, choices, self._machine, task.work.group)
+        if isinstance(task.work, AllToAll) and (route := self._routes.get(task.topic.name)) is not None:
+            nbytes = crossing_bytes(task.nbytes, route, self._machine, task.work.group)
             return self.collective(task.work.group, nbytes, task.flops, task.work.halves)
         return super().task(task)
 

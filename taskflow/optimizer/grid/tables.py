@@ -19,7 +19,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster, Machine, PartOfMachine, collective, exchange, host, ring_bytes
 from taskflow.mapper import HybridParallel, HybridPlan, is_attention, sample_dim, samples
 from taskflow.operators.operator import Soap
-from taskflow.optimizer.cost import AnalyticCosts, crossing_bytes, kept_bytes, token_choices
+from taskflow.optimizer.cost import AnalyticCosts, TokenRoute, crossing_bytes, kept_bytes, token_routes
 from taskflow.optimizer.grid.node_table import Array, GroupTransfer, NodeTable
 from taskflow.regions import Rect
 from taskflow.tasks.lower import gradient_flow
@@ -72,7 +72,7 @@ class GraphTables:
         self.device = machine.processors[0].device
         active, needs, _ = gradient_flow(graph)
         self.active = np.array([node.number in active for node in graph])
-        self._choices = token_choices(graph, machine)
+        self._routes = token_routes(graph, machine)
         self.wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
         first: dict[Hashable, int] = {}
         self.like = [first.setdefault((n.operator, n.specs, tuple(p.spec for p in n.parameters)), n.number) for n in graph]
@@ -312,7 +312,7 @@ class GraphTables:
         if not source.inputs:  # what comes from outside is put where it is read
             return GroupTransfer(nbytes, False)
         if read.volume <= there.volume or members.step == t * c:  # cut otherwise: each gives each a part
-            ahead = self._exchange_seconds(members, nbytes, self._choices.get(source.name))
+            ahead = self._exchange_seconds(members, nbytes, self._routes.get(source.name))
         else:
             ahead = self.collective_seconds(members, nbytes, 1)
         return GroupTransfer(nbytes, False, ahead, ahead if wanted else 0.0, len(members))
@@ -336,13 +336,13 @@ class GraphTables:
             self._collectives[group, True] = collective(self.machine, group)
         return float(self._collectives[group, True].seconds(ring_bytes(len(group), nbytes, halves), halves))
 
-    def _exchange_seconds(self, group: range, nbytes: int, choices: int | None) -> float:
-        """Seconds of an all-to-all in which each processor receives ``nbytes``, of tokens with so many ``choices`` if they are for
+    def _exchange_seconds(self, group: range, nbytes: int, route: TokenRoute | None) -> float:
+        """Seconds of an all-to-all in which each processor receives ``nbytes``, tokens with a ``route`` if they are for
         experts."""
         if (group, False) not in self._collectives:
             self._collectives[group, False] = exchange(self.machine, group)
-        if choices is not None:
-            nbytes = crossing_bytes(nbytes, choices, self.machine, group)
+        if route is not None:
+            nbytes = crossing_bytes(nbytes, route, self.machine, group)
         return float(self._collectives[group, False].seconds(nbytes * (len(group) - 1), 0))
 
 
