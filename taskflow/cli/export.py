@@ -52,7 +52,7 @@ def export_command(
     with working("exporting"):
         problem = plan_problem(plan, **asked)
         strategy = named_strategy(problem, plan, seed)
-        found = exported(problem.graph, strategy, target, Path(out).name)
+        found = exported(problem.graph, strategy, target, Path(out).name, problem.machine.kinds[0].program)
         before = _row(problem, strategy)
         after = _row(problem, found.nearest) if found.differences else before
         kept = kept_gradients(target, problem.graph, problem.memory_check, found.nearest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from taskflow.export.torchtitan import PRODUCTS as TORCHTITAN_PRODUCTS
 from taskflow.export.transformers import transformers_text
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import WORDS, HybridPlan, Strategy, attends, joined_parts
+from taskflow.programs import TrainingProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,11 @@ class Exported:
     more_bytes: int = 0
 
 
-def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -> Exported:
-    """Return a plan for a framework as files, of which the first is called ``file``. Raises ValueError that says why it cannot
-    be exported, and what to do."""
+def exported(
+    graph: OperatorGraph, strategy: Strategy, target: str, file: str, program: TrainingProgram | None = None
+) -> Exported:
+    """Return a plan for a framework as files, of which the first is called ``file``. ``program``: what the plan was predicted for.
+    Raises ValueError that says why it cannot be exported, and what to do."""
     if target not in _WRITERS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
     products = "" if strategy.plan is None else strategy.plan.products
@@ -47,10 +51,12 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
         have = [other for other, known in _PRODUCTS.items() if products in known]
         raise ValueError(f"{target}: code has no products={products}; leave it out, or take the target {' or '.join(have)}")
     _require_trained(graph, target)
-    pipeline = strategy.pipeline
+    pipeline, write = strategy.pipeline, _WRITERS[target]
+    if target == "megatron":
+        write = partial(_megatron, once_a_node=program is not None and program.once_a_node)
     if target == "onnx" or pipeline is None or pipeline.split == 1:
-        return _WRITERS[target](graph, strategy, file)
-    found = _WRITERS[target](graph, joined_parts(graph, strategy), file)
+        return write(graph, strategy, file)
+    found = write(graph, joined_parts(graph, strategy), file)
     split = Difference("all operators", f"split={pipeline.split}", f"{target} takes a micro-batch as a whole")
     return replace(found, differences=(split, *found.differences))
 
@@ -149,9 +155,9 @@ def _jax(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     return Exported({file: text}, len(plan.order), plan.nearest, plan.differences, plan.notes)
 
 
-def _megatron(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
+def _megatron(graph: OperatorGraph, strategy: Strategy, file: str, once_a_node: bool = False) -> Exported:
     hybrid = _hybrid(graph, strategy, "megatron", MEGATRON_LEVELS)
-    return _told(hybrid, file, megatron_text(megatron_flags(graph, hybrid), f"{graph.name} as {hybrid.plan}"))
+    return _told(hybrid, file, megatron_text(megatron_flags(graph, hybrid, once_a_node), f"{graph.name} as {hybrid.plan}"))
 
 
 def _torchtitan(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:

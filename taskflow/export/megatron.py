@@ -31,6 +31,7 @@ LEVELS = ("selective", "whole")  # its checkpoint of a layer is reentrant: the w
 MORE_WORDS = ("products", "regather", "recompute_layers", "ulysses")
 """Fields of plans that this file knows besides `KNOWN_WORDS`."""
 PRODUCTS = {"fp8": ("--fp8-format hybrid", "--transformer-impl transformer_engine")}  # of a plan's products= -> arguments
+DEEPEP = "--moe-token-dispatcher-type flex", "--moe-enable-deepep", "--moe-router-dtype fp32"  # it takes float32 weights alone
 _LIST = re.compile(r"(?:.*?\.)?\d+\.")  # of an operator's name, as far as its outermost number
 
 
@@ -42,8 +43,9 @@ class Flags:
     notes: Sequence[str]
 
 
-def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
-    """Return the arguments for a plan. Raises ValueError with the reason if Megatron-LM has no such plan."""
+def megatron_flags(graph: OperatorGraph, hybrid: Hybrid, once_a_node: bool = False) -> Flags:
+    """Return the arguments for a plan. ``once_a_node``: tokens go to experts by DeepEP. Raises ValueError with the reason if
+    Megatron-LM has no such plan."""
     plan = hybrid.plan
     require_transformer(graph, "Megatron-LM")
     if plan.schedule is not PipelineSchedule.ONE_F_ONE_B and plan.pipeline > 1:
@@ -76,7 +78,7 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
     if plan.experts > 1:  # a tensor group shares a replica's experts one by one; its default is an all-gather
         words += [
             f"--expert-model-parallel-size {plan.experts * plan.tensor}", "--expert-tensor-parallel-size 1",
-            "--moe-token-dispatcher-type alltoall",
+            *(DEEPEP if once_a_node else ("--moe-token-dispatcher-type alltoall",)),
         ]
     words += _stages(graph, plan)
     if plan.zero:

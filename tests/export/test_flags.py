@@ -17,6 +17,7 @@ from taskflow.export.hybrid import hybrid_of
 from taskflow.export.torchtitan import _network
 from taskflow.mapper import HybridPlan, OpConfig, parse_plan
 from taskflow.models import build
+from taskflow.programs import load_program
 
 LAYERS, BATCH = 8, 16
 PLANS = [
@@ -53,12 +54,13 @@ def parsed(text: str) -> Namespace:
     parser.add_argument("--recompute-method", choices=["uniform", "block"])
     for name, usual in (("norm-epsilon", 1e-5), ("attention-dropout", 0.1), ("hidden-dropout", 0.1), ("rope-scaling-factor", 8.0)):
         parser.add_argument(f"--{name}", type=float, default=usual)
+    parser.add_argument("--moe-router-dtype", choices=["fp32", "fp64"])
     parser.add_argument("--moe-token-dispatcher-type", choices=["allgather", "alltoall", "flex"], default="allgather")
     parser.add_argument("--position-embedding-type", choices=["learned_absolute", "rope", "mrope", "yarn", "relative", "none"])
     parser.add_argument("--normalization", choices=["LayerNorm", "RMSNorm"], default="LayerNorm")
     for name in ("swiglu", "disable-bias-linear", "untie-embeddings-and-output-weights", "bf16", "fp16", "group-query-attention",
                  "accumulate-allreduce-grads-in-fp32", "add-qkv-bias", "qk-layernorm", "rotary-interleaved", "use-rope-scaling",
-                 "moe-router-pre-softmax", "moe-grouped-gemm"):
+                 "moe-router-pre-softmax", "moe-grouped-gemm", "moe-enable-deepep"):
         parser.add_argument(f"--{name}", action="store_true")
     for name in ("sequence-parallel", "use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"):
         parser.add_argument(f"--{name}", action="store_true")
@@ -199,6 +201,9 @@ def test_experts_are_dealt_to_the_ranks_that_the_plan_says(plan: str, size: int)
     flags = parsed(found.files["plan.args"])
     assert not found.differences and (flags.expert_model_parallel_size, flags.expert_tensor_parallel_size) == (size, 1)
     assert flags.moe_token_dispatcher_type == "alltoall"  # as dispatch and combine are in plans
+    once = exported(graph, strategy, "megatron", "plan.args", load_program("megatron-deepep"))
+    flags = parsed(once.files["plan.args"])
+    assert (flags.moe_token_dispatcher_type, flags.moe_enable_deepep, flags.moe_router_dtype) == ("flex", True, "fp32")
     experts = next(node for node in graph if node.operator.kind == "expert_linear")
     pieces = strategy[experts.name].pieces(experts)
     at = [dim.name for dim in experts.dims].index("e")
