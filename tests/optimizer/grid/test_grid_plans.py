@@ -209,9 +209,9 @@ def test_passes_of_equal_stages_have_the_textbook_bubble() -> None:
 def test_many_micro_batches_are_reckoned_as_they_would_be() -> None:
     one = grid("llama", batch=64)
     plan, count = filled(one.graph, HybridPlan(pipeline=4, micro_batch=1), 4)
-    ahead, back, message, _ = one.prices._passes(plan, count)
+    ahead, back, message, _ = one.prices._passes(plan, *one.prices.replicas(plan), count)
     whole = passes_seconds(list(ahead), list(back), count, message, ranks=4)
-    rest = one.prices._after(plan, ahead, back) - begun_sooner(one.prices.sums, plan, count)
+    rest = one.prices._after(plan, *one.prices.replicas(plan), ahead, back) - begun_sooner(one.prices.sums, plan, count)
     assert one.prices(plan, count) == pytest.approx(whole + rest, rel=1e-9)
 
 
