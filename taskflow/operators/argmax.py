@@ -32,9 +32,6 @@ class ArgMax(Operator):
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.kernels.xp.argmax(call.inputs[0], axis=-1)
 
-    def backward(self, call: Call) -> None:
-        pass  # positions have no gradient
-
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume * inputs[0].shape[-1]
 

@@ -53,11 +53,6 @@ class Compare(Operator):
         other = call.inputs[1] if self.number is None else self.number
         call.outputs[0][...] = RELATIONS[self.relation](call.inputs[0], other)
 
-    def backward(self, call: Call) -> None:
-        for target in call.grad_inputs:  # steps have no such task: a truth value has no gradient
-            if target is not None:
-                target.put(0.0)
-
     @classmethod
     def example(cls, random: Random) -> Example:
         shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 3)))

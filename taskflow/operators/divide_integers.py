@@ -39,11 +39,6 @@ class DivideIntegers(Operator):
             quotient = quotient + ((quotient < 0) & (quotient * self.number != x))
         call.outputs[0][...] = x - quotient * self.number if self.rest else quotient
 
-    def backward(self, call: Call) -> None:
-        for target in call.grad_inputs:  # steps have no such task: integers have no gradient
-            if target is not None:
-                target.put(0.0)
-
     @classmethod
     def example(cls, random: Random) -> Example:
         shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 3)))

@@ -60,9 +60,6 @@ class ExpertPlaces(Operator):
                 fits = (place >= 0) & (place < self.capacity)
                 slots[part, :, i] = xp.where(fits, chosen[part, :, i] * self.capacity + place, -1)
 
-    def backward(self, call: Call) -> None:
-        pass  # integers have no gradient
-
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 3 * self.experts * piece.volume  # of each choice: which expert, and how many took it before
 

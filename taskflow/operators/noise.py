@@ -55,9 +55,6 @@ class Noise(Operator):
         draw = call.kernels.normal if self.drawn == "normal" else call.kernels.uniform
         draw(key, stream, (call.specs[0].shape[0], *self.sizes), call.piece.lo, out=y)
 
-    def backward(self, call: Call) -> None:
-        pass  # nothing of its input is read
-
     @classmethod
     def example(cls, random: Random) -> Example:
         sizes = tuple(random.randint(1, 4) for _ in range(random.randint(0, 3)))
