@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.operators.binary import seen_by
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
-from taskflow.operators.spec import Spec
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

@@ -8,8 +8,7 @@ from random import Random
 import numpy as np
 
 from taskflow.operators.expert_slots import next_places
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, register
-from taskflow.operators.spec import Dim, Soap, Spec, positive, takes
+from taskflow.operators.operator import NOTHING, Call, Dim, Example, Operator, Soap, Spec, positive, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

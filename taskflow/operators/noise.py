@@ -10,8 +10,7 @@ import numpy as np
 
 from taskflow.floats import float_type, is_float
 from taskflow.operators.dropout import generator_key
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
-from taskflow.operators.spec import Spec, positive, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, Spec, positive, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Operator
-from taskflow.operators.spec import Spec, positive, takes
+from taskflow.operators.operator import NOTHING, Operator, Spec, positive, takes
 
 
 class Source(Operator):
