@@ -119,13 +119,12 @@ class _PlanSearch:
 
     def found(self) -> PlansFound:
         self._tell("grid", inf, 0)
-        last = self.deadline.seconds if self.options.rivals else self.end
+        last, share, left = self.deadline.seconds if self.options.rivals else self.end, 1.0, self.deadline.left
+        if isfinite(self.deadline.seconds) and left:
+            share = GRID_SHARE * max(0.0, self.end - self.deadline.elapsed) / left
         best = best_of_grid(
-            self.evaluator, self.lacks, deadline=self.deadline, most=self.most_grid, grid=self.grid,
-            must=self.must, until=last,
-            share=GRID_SHARE * max(0.0, self.end - self.deadline.elapsed) / self.deadline.left
-            if isfinite(self.deadline.seconds) and self.deadline.left else 1.0, make=self.make,
-            looked=self.looks.part(GRID_LOOKS),
+            self.evaluator, self.lacks, deadline=self.deadline, most=self.most_grid, grid=self.grid, share=share, must=self.must,
+            until=last, make=self.make, looked=self.looks.part(GRID_LOOKS),
         )
         trial = PlanTrial(
             self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end,

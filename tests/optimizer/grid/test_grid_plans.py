@@ -21,9 +21,9 @@ from taskflow.optimizer import Deadline, MemoryCheck, make_evaluator
 from taskflow.optimizer.grid import (
     MARGIN,
     Pace,
+    PlanAxes,
     PlanGrid,
     best_of_grid,
-    grid_plans,
     has_no_order,
     kendall,
     memory_of_plan,
@@ -32,7 +32,6 @@ from taskflow.optimizer.grid import (
 )
 from taskflow.optimizer.grid.grid import PlanTrial, soon_first
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
-from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.price import begun_sooner
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import Adam
@@ -71,7 +70,7 @@ def filled(graph: OperatorGraph, plan: HybridPlan, devices: int) -> tuple[Hybrid
 @pytest.mark.parametrize("name", ["gpt", "moe"])
 def test_all_plans_divide_and_map(name: str) -> None:
     graph = network(name)
-    plans = grid_plans(graph, machine())
+    plans = list(PlanAxes(graph, machine()).plans())
     assert len(plans) == len(set(plans)) > 100
     assert max(Counter(plan for plan, _ in plans).values()) == 1
     for plan, count in plans:
@@ -90,7 +89,7 @@ def test_all_plans_divide_and_map(name: str) -> None:
 
 
 def test_networks_that_take_no_micro_batches_have_plans_without() -> None:
-    plans = grid_plans(build("ResNet-101", batch=8, preset="small"), machine())
+    plans = list(PlanAxes(build("ResNet-101", batch=8, preset="small"), machine()).plans())
     assert plans and {plan.pipeline for plan, _ in plans} == {1} and {count for _, count in plans} == {1}
 
 
@@ -293,7 +292,7 @@ def test_plans_are_priced_in_half_of_the_time_that_the_first_plan_leaves() -> No
 
 def test_plans_without_an_order_are_known_beforehand() -> None:
     graph = network("llama")
-    plans = [(replace(plan, bucket=0) if plan.zero < 2 else plan, count) for plan, count in grid_plans(graph, machine())]
+    plans = [(replace(plan, bucket=0) if plan.zero < 2 else plan, count) for plan, count in PlanAxes(graph, machine()).plans()]
     alone = [(plan, count) for plan, count in plans if has_no_order(plan, count)]
     assert not any(has_no_order(replace(plan, bucket=None), count) for plan, count in alone)
     assert {plan.zero for plan, _ in alone} == {0, 1} and {plan.data for plan, _ in alone} == {4}
