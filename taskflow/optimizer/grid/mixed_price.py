@@ -9,7 +9,7 @@ from taskflow.machine import Cluster
 from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.memory import PlanMemory, rank_memories
 from taskflow.optimizer.grid.places import PlacesOf
-from taskflow.optimizer.grid.price import DeviceKind, PlanPrices, Replica
+from taskflow.optimizer.grid.price import PricedKind, PlanPrices, Replica
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.weight_groups import WeightGroups
 
@@ -25,7 +25,7 @@ class MixedPrices(PlanPrices):
     def __init__(self, sums: Sequence[PlanSums], places: PlacesOf, machine: Cluster) -> None:
         super().__init__(sums[0])
         self.machine, self.places = machine, places
-        self._kinds = [self._kind, *map(DeviceKind, sums[1:])]
+        self._kinds = [self._kind, *map(PricedKind, sums[1:])]
         self._replicas: dict[HybridPlan, list[Replica]] = {}
         self._memories: dict[tuple[HybridPlan, int], list[tuple[int, int, PlanMemory, int]]] = {}
 

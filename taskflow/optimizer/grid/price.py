@@ -27,7 +27,7 @@ NEARLY_FULL = 0.9
 up to `TrainingProgram.full_times` as long."""
 
 
-class DeviceKind:
+class PricedKind:
     """A kind of devices, with the sums of the operators on it, and figures of the program that drives it."""
 
     def __init__(self, sums: PlanSums) -> None:
@@ -47,7 +47,7 @@ class Replica:
 
     number: int
     plan: HybridPlan
-    kinds: tuple[DeviceKind, ...]
+    kinds: tuple[PricedKind, ...]
     memory: tuple[int, ...]
 
     def ranks(self) -> list[int]:
@@ -72,7 +72,7 @@ class PlanPrices:
 
     def __init__(self, sums: PlanSums) -> None:
         self.sums, self.machine = sums, sums.tables.machine
-        self._kind = DeviceKind(sums)
+        self._kind = PricedKind(sums)
         self._nodes = len({processor.node for processor in self.machine.processors})
         self._known: dict[HybridPlan, float] = {}
         self._groups: dict[object, WeightGroups] = {}
