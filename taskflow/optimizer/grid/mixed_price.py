@@ -9,7 +9,7 @@ from taskflow.machine import Cluster
 from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.memory import PlanMemory, rank_memories
 from taskflow.optimizer.grid.places import PlacesOf
-from taskflow.optimizer.grid.price import PricedKind, PlanPrices, Replica
+from taskflow.optimizer.grid.price import PlanPrices, PricedKind, Replica
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.weight_groups import WeightGroups
 
