@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from taskflow.lazy import lazily
 from taskflow.runtime.job.launch import limit_threads
 
 __version__ = "0.1.0"
@@ -80,51 +81,33 @@ __all__ = [
     "task",
 ]
 
-_WHERE = {
-    "OperatorGraph": "taskflow.graph:OperatorGraph",
-    "host": "taskflow.machine:host",
-    "Mapper": "taskflow.mapper:Mapper",
-    "OpConfig": "taskflow.mapper:OpConfig",
-    "UpdatePlacement": "taskflow.mapper:UpdatePlacement",
-    "Strategy": "taskflow.mapper:Strategy",
-    "CollectiveSync": "taskflow.mapper:CollectiveSync",
-    "MessageSync": "taskflow.mapper:MessageSync",
-    "ShardedSync": "taskflow.mapper:ShardedSync",
-    "Sync": "taskflow.mapper:Sync",
-    "SyncAlgorithm": "taskflow.mapper:SyncAlgorithm",
-    "choose": "taskflow.mapper:choose",
-    "load_strategy": "taskflow.mapper:load",
-    "map_graph": "taskflow.mapper:map_graph",
-    "save_strategy": "taskflow.mapper:save",
-    "SGD": "taskflow.rules:SGD",
-    "Adam": "taskflow.rules:Adam",
-    "AdamW": "taskflow.rules:AdamW",
-    "AdamWInBfloat16": "taskflow.rules:AdamWInBfloat16",
-    "LossScaling": "taskflow.loss_scaling:LossScaling",
-    "Executor": "taskflow.runtime.executor:Executor",
-    "run_elastic": "taskflow.runtime.job.elastic:run_elastic",
-    "connect": "taskflow.runtime.connecting:connect",
-    "TaskRuntime": "taskflow.runtime.tasks.api:TaskRuntime",
-    "SearchResult": "taskflow.optimizer.result:SearchResult",
-    "search": "taskflow.optimizer.search:search",
-    "load_machine": "taskflow.machine:load_machine",
-    "from_torch": "taskflow.models.pytorch:from_torch",
-    "task": "taskflow.tasks.launch.function:task",
-}
+_named = lazily(__name__, {
+    "taskflow.graph": ("OperatorGraph",),
+    "taskflow.loss_scaling": ("LossScaling",),
+    "taskflow.machine": ("host", "load_machine"),
+    "taskflow.mapper": (
+        "CollectiveSync", "Mapper", "MessageSync", "OpConfig", "ShardedSync", "Strategy", "Sync", "SyncAlgorithm",
+        "UpdatePlacement", "choose", "map_graph", "load as load_strategy", "save as save_strategy",
+    ),
+    "taskflow.models.pytorch": ("from_torch",),
+    "taskflow.optimizer.result": ("SearchResult",),
+    "taskflow.optimizer.search": ("search",),
+    "taskflow.rules": ("SGD", "Adam", "AdamW", "AdamWInBfloat16"),
+    "taskflow.runtime.connecting": ("connect",),
+    "taskflow.runtime.executor": ("Executor",),
+    "taskflow.runtime.job.elastic": ("run_elastic",),
+    "taskflow.runtime.tasks.api": ("TaskRuntime",),
+    "taskflow.tasks.launch.function": ("task",),
+})  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
+    if name in __all__:
+        return _named(name)
+    builders = () if name.startswith("_") else importlib.import_module("taskflow.operators").__all__
+    if name not in builders:
         raise AttributeError(f"module 'taskflow' has no attribute {name!r}")
-    if name in _WHERE:
-        module, _, attribute = _WHERE[name].partition(":")
-        value = getattr(importlib.import_module(module), attribute)
-    else:
-        builders = importlib.import_module("taskflow.operators")
-        if name not in builders.__all__:
-            raise AttributeError(f"module 'taskflow' has no attribute {name!r}")
-        value = getattr(builders, name)
-    globals()[name] = value
+    globals()[name] = value = getattr(importlib.import_module("taskflow.operators"), name)
     return value
 
 

@@ -16,7 +16,7 @@ from taskflow.machine.network import Network
 from taskflow.machine.parts import Device
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.machine.timed import Timed, TimedPoint
-from taskflow.machine.torus import Slice, Torus
+from taskflow.machine.torus import Torus
 from taskflow.programs import ProgramEntry, program_entry, program_of
 from taskflow.reading import Count, Entry, Name, NotNegative, Positive, form_of, read_format, table_of, value_of
 
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     GroupEntry: TypeAlias = Any
     NetworkEntry: TypeAlias = Any
     CollectivesEntry: TypeAlias = Any
+    TorusEntry: TypeAlias = Any
 else:
-    GroupEntry, NetworkEntry, CollectivesEntry = form_of(Group), form_of(Network), form_of(Collectives)
+    GroupEntry, NetworkEntry, CollectivesEntry, TorusEntry = map(form_of, (Group, Network, Collectives, Torus))
 
 
 class TimedEntry(Entry, frozen=True, kw_only=True):
@@ -89,22 +90,6 @@ class LinkEntry(Entry, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if (self.mesh is UNSET) == (self.between is UNSET):
             raise ValueError("must have either 'between' or 'mesh'")
-
-
-class SliceEntry(Entry, frozen=True, kw_only=True):
-    """A shape of a torus."""
-
-    sizes: Annotated[list[Count], Meta(min_length=1, description="Chips along each axis.")]
-    wraps: Annotated[list[bool], Meta(min_length=1, description="Whether each axis is closed to a ring.")]
-
-
-class TorusEntry(SliceEntry, frozen=True, kw_only=True):
-    """A torus of a node's processors, the last axis first in their order."""
-
-    bytes_per_second: Annotated[Positive, Meta(description="Of a link between neighbours, each way.")]
-    hop_seconds: Annotated[NotNegative, Meta(description="From a chip to its neighbour.")]
-    slices: Annotated[list[SliceEntry], Meta(description="Other shapes that there are, for other numbers of processors.")] = []  # noqa: RUF012
-    source: Source | UnsetType = UNSET
 
 
 class NodeEntry(Entry, frozen=True, kw_only=True):
@@ -195,15 +180,10 @@ def _node(entry: NodeEntry) -> NodeTemplate:
         for link in entry.links
     )
     node = NodeTemplate(
-        entry.name, groups, tuple(entry.switches), wires, entry.source or "", _torus(entry.torus) if entry.torus else None
+        entry.name, groups, tuple(entry.switches), wires, entry.source or "", value_of(entry.torus) if entry.torus else None
     )
     _distinct(f"node {node.name!r}: processor or switch ({NETWORK!r} is taken)", node.vertices)
     return node
-
-
-def _torus(entry: TorusEntry) -> Torus:
-    shapes = [Slice(tuple(one.sizes), tuple(one.wraps)) for one in (entry, *entry.slices)]
-    return Torus(shapes[0], entry.bytes_per_second, entry.hop_seconds, tuple(shapes[1:]), entry.source or "")
 
 
 # ---- to JSON ---------------------------------------------------------------------------------------------------------
@@ -237,15 +217,7 @@ def _of_node(node: NodeTemplate) -> NodeEntry:
     return NodeEntry(
         name=node.name, source=node.source or UNSET, switches=list(node.switches), links=[_of_wire(wire) for wire in node.wires],
         processors=[table_of(group) for group in node.processors],
-        torus=UNSET if node.torus is None else _of_torus(node.torus),
-    )
-
-
-def _of_torus(torus: Torus) -> TorusEntry:
-    slices = [SliceEntry(sizes=list(one.sizes), wraps=list(one.wraps)) for one in torus.slices]
-    return TorusEntry(
-        sizes=list(torus.shape.sizes), wraps=list(torus.shape.wraps), bytes_per_second=torus.bytes_per_second,
-        hop_seconds=torus.hop_seconds, slices=slices, source=torus.source or UNSET,
+        torus=UNSET if node.torus is None else table_of(node.torus),
     )
 
 

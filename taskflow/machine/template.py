@@ -61,8 +61,8 @@ class NodeTemplate:
     def __post_init__(self) -> None:
         if self.count > MOST_DEVICES:
             raise ValueError(f"node {self.name!r}: a machine may have {MOST_DEVICES:,} processors at most, got {self.count:,}")
-        if self.torus is not None and self.torus.shape.count != self.count:
-            raise ValueError(f"node {self.name!r}: a torus of {self.torus.shape.count} chips, but {self.count} processors")
+        if self.torus is not None and self.torus.count != self.count:
+            raise ValueError(f"node {self.name!r}: a torus of {self.torus.count} chips, but {self.count} processors")
 
     @property
     def count(self) -> int:
@@ -74,7 +74,7 @@ class NodeTemplate:
         assert self.torus is not None
         torus = self.torus.sliced(count)
         (group,) = self.processors
-        return replace(self, processors=(replace(group, count=torus.shape.count),), torus=torus)
+        return replace(self, processors=(replace(group, count=torus.count),), torus=torus)
 
     @property
     def processor_names(self) -> tuple[str, ...]:

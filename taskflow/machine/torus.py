@@ -10,14 +10,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
+from typing import Annotated
+
+from msgspec import Meta
+
+from taskflow.machine.library import Source
+from taskflow.reading import Count, NotNegative, Positive
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Shape in which a torus is sold: chips along each axis, and whether these are closed to rings (``wraps``)."""
+    """Shape in which a torus is sold. Raises ValueError for axes without chips, or if ``wraps`` does not have one entry for
+    each axis."""
 
-    sizes: tuple[int, ...]
-    wraps: tuple[bool, ...]
+    sizes: Annotated[tuple[Count, ...], Meta(min_length=1, description="Chips along each axis.")]
+    wraps: Annotated[tuple[bool, ...], Meta(min_length=1, description="Whether each axis is closed to a ring.")]
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) != len(self.wraps) or not self.sizes or min(self.sizes) < 1:
+            raise ValueError(f"torus: needs one or more chips along each axis and 'wraps' for each, got {self.sizes}, {self.wraps}")
 
     @property
     def count(self) -> int:
@@ -26,26 +37,19 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Torus:
-    """Torus of chips, which are numbered along the last axis first. ``bytes_per_second``: of a link, each way. ``hop_seconds``:
-    from a chip to its neighbour. ``slices``: other shapes that there are. Raises ValueError for axes without chips, or if
-    ``wraps`` does not have one entry for each axis."""
+class Torus(Slice):
+    """Torus of a node's chips, which are numbered along the last axis first."""
 
-    shape: Slice
-    bytes_per_second: float
-    hop_seconds: float
-    slices: tuple[Slice, ...] = ()
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        for one in (self.shape, *self.slices):
-            if len(one.sizes) != len(one.wraps) or not one.sizes or min(one.sizes) < 1:
-                raise ValueError(f"torus: needs one or more chips along each axis and 'wraps' for each, got {one}")
+    bytes_per_second: Annotated[Positive, Meta(description="Of a link between neighbours, each way.")]
+    hop_seconds: Annotated[NotNegative, Meta(description="From a chip to its neighbour.")]
+    slices: Annotated[tuple[Slice, ...], Meta(description="Other shapes that there are, for other numbers of processors.")] = ()
+    source: Source = ""
 
     def sliced(self, chips: int) -> Torus:
         """Return the torus of the smallest slice of at least so many chips, or else of the largest slice."""
-        known = sorted({*self.slices, self.shape}, key=lambda one: (one.count, one.sizes))
-        return replace(self, shape=next((one for one in known if one.count >= chips), known[-1]))
+        known = sorted({*self.slices, Slice(self.sizes, self.wraps)}, key=lambda one: (one.count, one.sizes))
+        found = next((one for one in known if one.count >= chips), known[-1])
+        return replace(self, sizes=found.sizes, wraps=found.wraps)
 
     def around(self, places: Sequence[int]) -> tuple[float, int]:
         """Return the bytes a second that each chip of a group sends in an all-gather, and how many messages wait for another.
@@ -74,13 +78,13 @@ class Torus:
         """Of each axis that a group spans: how many places it has there, how far these are apart, and whether they are a ring. None
         if the group is no box of evenly spaced places."""
         rest, along = sorted(places), list[set[int]]()
-        for size in reversed(self.shape.sizes):
+        for size in reversed(self.sizes):
             along.insert(0, {place % size for place in rest})
             rest = [place // size for place in rest]
         if prod(map(len, along)) != len(places):
             return None
         found = []
-        for there, size, wraps in zip(along, self.shape.sizes, self.shape.wraps):
+        for there, size, wraps in zip(along, self.sizes, self.wraps):
             if len(there) > 1:
                 apart = (max(there) - min(there)) // (len(there) - 1)
                 if there != set(range(min(there), max(there) + 1, apart)):

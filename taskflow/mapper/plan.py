@@ -96,6 +96,11 @@ class HybridPlan:
         return self.tensor, self.context, self.experts, self.sequence_parallel, self.loss_parallel, self.ulysses
 
     @property
+    def passes_alike(self) -> tuple[object, ...]:
+        """Return what plans say that have a device compute, hold and send the same of each layer in a pass."""
+        return self.cuts, self.micro_batch or 1
+
+    @property
     def of_group(self) -> HybridPlan:
         """Return the plan that cuts layers as this one does, of one group with as few replicas as its experts take."""
         return HybridPlan(

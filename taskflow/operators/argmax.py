@@ -7,8 +7,7 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
-from taskflow.operators.spec import Spec, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -31,9 +30,6 @@ class ArgMax(Operator):
 
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.kernels.xp.argmax(call.inputs[0], axis=-1)
-
-    def backward(self, call: Call) -> None:
-        pass  # positions have no gradient
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume * inputs[0].shape[-1]

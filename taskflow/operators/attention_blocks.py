@@ -8,8 +8,7 @@ from random import Random
 
 from taskflow.floats import sums_in
 from taskflow.operators.attention_scope import Span, blocks_of
-from taskflow.operators.operator import Call, Example, register
-from taskflow.operators.spec import Dim, Soap, Spec, positive, sample_and_attributes
+from taskflow.operators.operator import Call, Dim, Example, Soap, Spec, positive, register, sample_and_attributes
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.tiled_attention import TiledAttention, random_inputs
 from taskflow.regions import Rect

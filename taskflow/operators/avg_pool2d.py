@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import Array, Call, Example, register
-from taskflow.operators.spec import Spec
+from taskflow.operators.operator import Array, Call, Example, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import Pair, Pool, SlidingWindow, pair, pool_example
 from taskflow.regions import Rect

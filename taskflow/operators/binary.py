@@ -9,8 +9,7 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, Target, register
-from taskflow.operators.spec import Spec, takes
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, Spec, Target, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

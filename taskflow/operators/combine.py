@@ -9,8 +9,7 @@ from random import Random
 import numpy as np
 
 from taskflow.operators.expert_slots import check_slots, rows_of
-from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, register
-from taskflow.operators.spec import Dim, Soap, Spec, takes
+from taskflow.operators.operator import INPUTS, Array, Call, Dim, Example, Operator, Reads, Soap, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.operators.binary import seen_by
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
-from taskflow.operators.spec import Spec
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -52,11 +51,6 @@ class Compare(Operator):
     def forward(self, call: Call) -> None:
         other = call.inputs[1] if self.number is None else self.number
         call.outputs[0][...] = RELATIONS[self.relation](call.inputs[0], other)
-
-    def backward(self, call: Call) -> None:
-        for target in call.grad_inputs:  # steps have no such task: a truth value has no gradient
-            if target is not None:
-                target.put(0.0)
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -7,8 +7,7 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
-from taskflow.operators.spec import Spec, axis
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, Spec, axis, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

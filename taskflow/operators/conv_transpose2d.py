@@ -10,8 +10,7 @@ from random import Random
 import numpy as np
 
 from taskflow.operators.convolution import Convolution
-from taskflow.operators.operator import Array, Call, Example, Reads, iteration_space, register
-from taskflow.operators.spec import Spec
+from taskflow.operators.operator import Array, Call, Example, Reads, Spec, iteration_space, register
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.operators.window import Pair, pair
 from taskflow.regions import Rect

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import Operator, outputs_of
-from taskflow.operators.spec import Spec
+from taskflow.operators.operator import Operator, Spec, outputs_of
 from taskflow.regions import Rect
 
 

@@ -11,8 +11,7 @@ from taskflow.floats import sums_in
 from taskflow.operators.class_blocks import class_blocks
 from taskflow.operators.cross_entropy_of_blocks import cross_entropy_of_blocks
 from taskflow.operators.loss import LabelLoss, require_classes, scores
-from taskflow.operators.operator import Call, Example, Reads, register
-from taskflow.operators.spec import Spec
+from taskflow.operators.operator import Call, Example, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

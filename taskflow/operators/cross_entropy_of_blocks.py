@@ -8,8 +8,7 @@ from random import Random
 import numpy as np
 
 from taskflow.operators.loss import LabelLoss
-from taskflow.operators.operator import Call, Example, Reads, register
-from taskflow.operators.spec import Spec
+from taskflow.operators.operator import Call, Example, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

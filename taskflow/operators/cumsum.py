@@ -7,8 +7,7 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, register
-from taskflow.operators.spec import Dim, Spec, axis, sample_and_attributes, takes
+from taskflow.operators.operator import NOTHING, Call, Dim, Example, Spec, axis, register, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from taskflow.operators.operator import NOTHING, Call, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary
@@ -20,10 +18,6 @@ class Detach(Unary):
 
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.inputs[0]
-
-    def backward(self, call: Call) -> None:  # steps have no such task
-        if (dx := call.grad_inputs[0]) is not None:
-            dx.put(np.zeros_like(call.grad))
 
 
 def detach(input: Tensor, *, name: str | None = None) -> Tensor:

@@ -7,8 +7,7 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, register
-from taskflow.operators.spec import Spec, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 
 
@@ -38,11 +37,6 @@ class DivideIntegers(Operator):
         if self.toward_zero:  # one more where it was rounded down to a negative number
             quotient = quotient + ((quotient < 0) & (quotient * self.number != x))
         call.outputs[0][...] = x - quotient * self.number if self.rest else quotient
-
-    def backward(self, call: Call) -> None:
-        for target in call.grad_inputs:  # steps have no such task: integers have no gradient
-            if target is not None:
-                target.put(0.0)
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -12,8 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, StepState, register
-from taskflow.operators.spec import Spec, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Spec, StepState, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

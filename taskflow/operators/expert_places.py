@@ -8,8 +8,7 @@ from random import Random
 import numpy as np
 
 from taskflow.operators.expert_slots import next_places
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, register
-from taskflow.operators.spec import Dim, Soap, Spec, positive, takes
+from taskflow.operators.operator import NOTHING, Call, Dim, Example, Operator, Soap, Spec, positive, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -59,9 +58,6 @@ class ExpertPlaces(Operator):
                 taken = taken + hot.sum(axis=1)
                 fits = (place >= 0) & (place < self.capacity)
                 slots[part, :, i] = xp.where(fits, chosen[part, :, i] * self.capacity + place, -1)
-
-    def backward(self, call: Call) -> None:
-        pass  # integers have no gradient
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 3 * self.experts * piece.volume  # of each choice: which expert, and how many took it before

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import Array, Call
-from taskflow.operators.spec import Spec, positive
+from taskflow.operators.operator import Array, Call, Spec, positive
 
 
 def rows_of(call: Call, slots: Array, first: int, last: int, capacity: int) -> Array:

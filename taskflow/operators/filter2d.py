@@ -7,8 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from taskflow.operators.conv2d import Conv2d
-from taskflow.operators.operator import INPUTS, Call, Example, Operator, Reads, Work, register
-from taskflow.operators.spec import Dim, Soap, Spec, takes
+from taskflow.operators.operator import INPUTS, Call, Dim, Example, Operator, Reads, Soap, Spec, Work, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import pads, pair
 from taskflow.regions import Rect

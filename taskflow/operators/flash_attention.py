@@ -10,8 +10,7 @@ from taskflow.floats import sums_in
 from taskflow.operators.attention_blocks import attention_blocks
 from taskflow.operators.attention_scope import Span
 from taskflow.operators.merge_attention import merge_attention
-from taskflow.operators.operator import Call, Example, register
-from taskflow.operators.spec import Dim, Spec, sample_and_attributes
+from taskflow.operators.operator import Call, Dim, Example, Spec, register, sample_and_attributes
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.tiled_attention import TiledAttention, random_inputs
 from taskflow.regions import Rect

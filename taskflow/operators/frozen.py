@@ -10,8 +10,7 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
-from taskflow.operators.operator import Keeps, Operator, Work
-from taskflow.operators.spec import Spec
+from taskflow.operators.operator import Keeps, Operator, Spec, Work
 from taskflow.regions import Rect
 
 

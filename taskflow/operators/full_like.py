@@ -30,9 +30,6 @@ class FullLike(Unary):
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = self.number
 
-    def backward(self, call: Call) -> None:
-        pass  # nothing of its input is read
-
     @classmethod
     def example(cls, random: Random) -> Example:
         shape = tuple(random.randint(1, 5) for _ in range(random.randint(1, 4)))

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, register
-from taskflow.operators.spec import Spec, takes
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

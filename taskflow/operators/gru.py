@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import Array, Call, Example, register
+from taskflow.operators.operator import Array, Call, Example, Spec, positive, register
 from taskflow.operators.recurrent import Recurrent, first_states, rows_of, stacked, steps_first
-from taskflow.operators.spec import Spec, positive
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 

@@ -14,8 +14,7 @@ from random import Random
 import numpy as np
 
 from taskflow.floats import is_narrow
-from taskflow.operators.operator import INPUTS, Array, Call, Example, register
-from taskflow.operators.spec import Spec
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary, example
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from taskflow.floats import is_float, sums_in
-from taskflow.operators.operator import Call, Example, register
+from taskflow.operators.operator import Call, Example, Spec, register
 from taskflow.operators.source import Source
-from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Builder, Tensor
 from taskflow.regions import Rect
 

@@ -10,9 +10,8 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import Call, Example, register
+from taskflow.operators.operator import Call, Example, Init, Spec, WeightSpec, register
 from taskflow.operators.row_norm import RowNorm, rows
-from taskflow.operators.spec import Init, Spec, WeightSpec
 from taskflow.operators.tensor import Parameter, Tensor
 
 

@@ -7,8 +7,7 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import Array, Call, Example, Keeps, register
-from taskflow.operators.spec import Dim, Spec, axis, sample_and_attributes
+from taskflow.operators.operator import Array, Call, Dim, Example, Keeps, Spec, axis, register, sample_and_attributes
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary
 

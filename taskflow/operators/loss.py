@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from taskflow.operators.operator import NOTHING, Call, Operator
-from taskflow.operators.spec import Dim, Spec, sample_and_attributes, takes
+from taskflow.operators.operator import NOTHING, Call, Dim, Operator, Spec, sample_and_attributes, takes
 from taskflow.regions import Rect
 
 TARGET = 1  # the input that says how it should be

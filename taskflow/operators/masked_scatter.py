@@ -8,8 +8,7 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
-from taskflow.operators.spec import Dim, Soap, Spec, takes
+from taskflow.operators.operator import NOTHING, Call, Dim, Example, Operator, Reads, Soap, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

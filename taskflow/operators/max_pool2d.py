@@ -7,8 +7,7 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import Call, Example, register
-from taskflow.operators.spec import Spec
+from taskflow.operators.operator import Call, Example, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import Pair, Pool, SlidingWindow, pair, pool_example
 from taskflow.regions import Rect

@@ -9,8 +9,7 @@ import numpy as np
 
 from taskflow.floats import sums_in
 from taskflow.operators.loss import Loss
-from taskflow.operators.operator import INPUTS, Call, Example, register
-from taskflow.operators.spec import Spec
+from taskflow.operators.operator import INPUTS, Call, Example, Spec, register
 from taskflow.operators.tensor import Tensor
 
 

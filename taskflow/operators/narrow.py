@@ -7,9 +7,8 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, Spec, axis, positive, register, takes
 from taskflow.operators.reshape import reshape
-from taskflow.operators.spec import Spec, axis, positive, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

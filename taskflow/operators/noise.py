@@ -10,8 +10,7 @@ import numpy as np
 
 from taskflow.floats import float_type, is_float
 from taskflow.operators.dropout import generator_key
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
-from taskflow.operators.spec import Spec, positive, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, Spec, positive, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -54,9 +53,6 @@ class Noise(Operator):
         key, stream = ((0, 0), 0) if self.alike else (generator_key(call.state, call.name), call.state.step)
         draw = call.kernels.normal if self.drawn == "normal" else call.kernels.uniform
         draw(key, stream, (call.specs[0].shape[0], *self.sizes), call.piece.lo, out=y)
-
-    def backward(self, call: Call) -> None:
-        pass  # nothing of its input is read
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -255,11 +255,14 @@ class Operator(ABC):
     def forward(self, call: Call) -> None:
         """Fill ``call.outputs`` (and ``call.saved``) from ``call.inputs`` and ``call.weights``."""
 
-    @abstractmethod
     def backward(self, call: Call) -> None:
         """Put the gradients into ``call.grad_inputs`` and ``call.grad_weights``, for the Rects that forward reads.
         ``call.grad_outputs`` has those of the outputs, for the Rects that forward writes. Inputs are handled in order: if two
-        are the same tensor, the first replaces its gradient and the second adds to it."""
+        are the same tensor, the first replaces its gradient and the second adds to it. Here there are none: of operators that
+        stop gradients, or of integers, steps have no backward task; and of flat functions they are 0."""
+        for target in call.grad_inputs:
+            if target is not None:
+                target.put(0.0)
 
     def computes_in(self, inputs: Sequence[Spec]) -> np.dtype[Any]:
         """Return the type of most of its arithmetic: that of its first float output, else of its first float input, else
@@ -296,6 +299,8 @@ def register(kind: str) -> Callable[[O], O]:
         cls: Any = of if "__dataclass_fields__" in vars(of) else dataclass(frozen=True, slots=True)(of)
         if kind in REGISTRY:
             raise ValueError(f"operator kind {kind!r} is registered twice: {REGISTRY[kind].__name__}, {cls.__name__}")
+        if cls.backward is Operator.backward and cls.kept != NOTHING:
+            raise TypeError(f"operator {kind!r}: {cls.__name__} must have a method backward, or keep NOTHING for one")
         if cls.flops is Operator.flops and not hasattr(cls, "flops_per_element"):
             raise TypeError(f"operator {kind!r}: {cls.__name__} must have flops_per_element, or a method flops")
         cls.kind = kind

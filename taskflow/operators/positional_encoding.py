@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Example, Operator, register
-from taskflow.operators.spec import Spec, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 
 

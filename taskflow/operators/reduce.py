@@ -9,8 +9,7 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, register
-from taskflow.operators.spec import Dim, Soap, Spec, axis, takes
+from taskflow.operators.operator import Array, Call, Dim, Example, Keeps, Operator, Soap, Spec, axis, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from taskflow.floats import sums_in
-from taskflow.operators.operator import Array, Keeps, Operator, Reads
-from taskflow.operators.spec import Dim, Spec, sample_and_attributes, takes
+from taskflow.operators.operator import Array, Dim, Keeps, Operator, Reads, Spec, sample_and_attributes, takes
 from taskflow.regions import Rect
 
 

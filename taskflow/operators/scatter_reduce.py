@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import Array, Call, Example, Keeps, register
+from taskflow.operators.operator import Array, Call, Example, Keeps, Spec, register
 from taskflow.operators.scatter_add import ScatterAdd, samples_of
-from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Tensor
 
 REDUCTIONS: dict[str, Any] = {"amax": np.maximum, "amin": np.minimum, "prod": np.multiply}

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Operator
-from taskflow.operators.spec import Spec, positive, takes
+from taskflow.operators.operator import NOTHING, Operator, Spec, positive, takes
 
 
 class Source(Operator):
@@ -29,6 +28,3 @@ class Source(Operator):
             raise ValueError(f"{self.kind}: shape must have at least the sample dimension, got ()")
         positive(self.kind, **{f"shape[{i}]": size for i, size in enumerate(self.shape)})
         return (Spec(self.shape, self.dtype),)
-
-    def backward(self, call: Call) -> None:
-        pass  # there is nothing before it

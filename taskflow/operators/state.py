@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import Call, Example, register
+from taskflow.operators.operator import Call, Dim, Example, Soap, Spec, register, sample_and_attributes
 from taskflow.operators.source import Source
-from taskflow.operators.spec import Dim, Soap, Spec, sample_and_attributes
 from taskflow.operators.tensor import Builder, Tensor
 
 

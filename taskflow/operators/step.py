@@ -30,10 +30,6 @@ class StepFunction(Unary):
     def forward(self, call: Call) -> None:
         FUNCTIONS[self.function](call.inputs[0], out=call.outputs[0])
 
-    def backward(self, call: Call) -> None:
-        if (dx := call.grad_inputs[0]) is not None:
-            dx.put(0.0)
-
     @classmethod
     def example(cls, random: Random) -> Example:
         return example(cls(random.choice([*FUNCTIONS])), random)

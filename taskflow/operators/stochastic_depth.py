@@ -11,8 +11,7 @@ from random import Random
 import numpy as np
 
 from taskflow.operators.dropout import Dropout, generator_key
-from taskflow.operators.operator import Array, Call, Example, register
-from taskflow.operators.spec import Spec, takes
+from taskflow.operators.operator import Array, Call, Example, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

@@ -8,8 +8,7 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import INPUTS, Call, Example, Operator, register
-from taskflow.operators.spec import Spec, takes
+from taskflow.operators.operator import INPUTS, Call, Example, Operator, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 
 

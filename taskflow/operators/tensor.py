@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from taskflow.operators.operator import Operator
-from taskflow.operators.spec import Init, Spec
+from taskflow.operators.operator import Init, Operator, Spec
 
 
 class Builder(Protocol):

@@ -12,8 +12,7 @@ import numpy as np
 from taskflow.operators.attention_scope import AttentionScope, Span
 from taskflow.operators.attention_tiles import Drop, Tiles
 from taskflow.operators.dropout import generator_key
-from taskflow.operators.operator import Array, Call, Keeps, Operator, Reads, Work
-from taskflow.operators.spec import Spec, positive, takes
+from taskflow.operators.operator import Array, Call, Keeps, Operator, Reads, Spec, Work, positive, takes
 from taskflow.regions import Rect
 
 

@@ -11,8 +11,7 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Operator, Reads
-from taskflow.operators.spec import Dim, Soap, Spec, takes
+from taskflow.operators.operator import NOTHING, Dim, Operator, Reads, Soap, Spec, takes
 from taskflow.regions import Rect
 
 Pair = tuple[int, int]

@@ -136,18 +136,22 @@ def search(
     finally:
         if isinstance(costs, str):
             evaluator.costs.close()
-    if not no_plans:  # the bound holds for plans with an order, too
+    if not found.strategy.ordered:
+        asked.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
+    return _bounded(found, run, deadline, operator_space, uneven)
+
+
+def _bounded(found: SearchResult, run: SearchRun, deadline: Deadline, space: SpaceOptions, uneven: bool) -> SearchResult:
+    """What a search has found, with the lower bound that holds for all that it has looked at."""
+    evaluator, least = run.evaluator, found.lower_bound
+    if not run.no_plans:  # of plans with an order, too
         late = Deadline(deadline.left + LATE_BOUND)
         least = max(run.least, work_bound(evaluator, lambda: late.expired))
-        found = replace(found, lower_bound=min(found.seconds, least))
-    if found.strategy.ordered:
-        return found
-    asked.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
-    if measures:  # nothing is measured for a bound, so it comes when all is known that the search has asked for
-        late = Deadline(LATE_BOUND if isfinite(limit.seconds) else inf)
-        bound = lower_bound(evaluator, operator_space, lambda: late.expired, uneven=uneven)
-        found = replace(found, lower_bound=max(found.lower_bound, bound), search_seconds=deadline.elapsed)
-    return replace(found, lower_bound=min(found.seconds, found.lower_bound))
+    if not found.strategy.ordered and evaluator.costs.measures:  # comes when all is known that the search has asked for
+        late = Deadline(LATE_BOUND if isfinite(deadline.seconds) else inf)
+        least = max(least, lower_bound(evaluator, space, lambda: late.expired, uneven=uneven))
+        found = replace(found, search_seconds=deadline.elapsed)
+    return replace(found, lower_bound=min(found.seconds, least))
 
 
 def _why_no_plans(evaluator: Evaluator, all_of_guided: bool, memory: bool) -> str:

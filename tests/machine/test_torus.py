@@ -12,7 +12,7 @@ from taskflow.cli.main import main
 from taskflow.machine import Slice, Torus, collective, exchange, load_machine, ring_bytes, save
 
 LINK = 50e9
-POD = Torus(Slice((16, 16), (True, True)), LINK, 1e-6)
+POD = Torus((16, 16), (True, True), LINK, 1e-6)
 TPUS = ("tpu-v5e", "tpu-v5p", "tpu-v6e")
 
 
@@ -48,7 +48,7 @@ def test_an_all_to_all_is_held_up_in_the_middle() -> None:
 def test_so_many_chips_are_a_slice(chips: int, sizes: tuple[int, ...], wraps: tuple[bool, ...], nodes: int) -> None:
     machine = load_machine("tpu-v5e", chips)
     torus = machine.nodes[0].torus
-    assert torus is not None and torus.shape == Slice(sizes, wraps)
+    assert torus is not None and Slice(torus.sizes, torus.wraps) == Slice(sizes, wraps)
     assert len(machine.processors) == chips and machine.node_count == nodes
     assert machine.prefix(256).prefix(chips) == machine
 

@@ -60,5 +60,5 @@ def test_prices_count_the_bytes_of_shares_on_cards_that_neighbours_use() -> None
     whole, cut = (prices.sums.sums(plan).crossing for plan in plans if plan is not None)
     assert ELEMENTS * 4 / 4 <= whole == cut < ELEMENTS * 4 / 2
     route = machine.route(0, 8)
-    seconds = prices._travels(parse_plan("p2 d8 mb1"), 1e9)
+    seconds = prices._travels(parse_plan("p2 d8 mb1"), 0, 1e9)
     assert seconds == pytest.approx(sum(k.latency_seconds for k in route) + 1e9 / min(k.bytes_per_second for k in route))

@@ -199,13 +199,11 @@ class PythonEvaluator(Evaluator):
 
     @property
     def seconds(self) -> float:
-        self.strategy  # noqa: B018 (says what to do if there is none)
-        return self._timeline.makespan
+        return self.timeline().makespan
 
     @property
     def tasks(self) -> int:
-        self.strategy  # noqa: B018
-        return len(self._tasks)
+        return len(self.current()[0])
 
     def set(self, strategy: Strategy) -> float:
         same_processors(strategy, self.machine)
@@ -233,12 +231,11 @@ class PythonEvaluator(Evaluator):
         self._proposed = None
 
     def timeline(self) -> Timeline:
-        self.strategy  # noqa: B018
+        self.strategy  # noqa: B018 (raises before `set`)
         return self._timeline
 
     def usage(self) -> Usage:
-        self.strategy  # noqa: B018
-        return usage(self._tasks, self._timeline, self.machine)
+        return usage(*self.current(), self.machine)
 
     def current(self) -> tuple[TaskGraph, Timeline]:
         timeline = self.timeline()  # which may have to make both

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 from taskflow.machine import Cluster, Device, NodeTemplate, Wire
 
@@ -83,9 +82,9 @@ def _changed(machine: Cluster, change: Change) -> Cluster:
     name = f"{machine.name}, {change}"
     if change.what == "memory":
         kinds = tuple(replace(k, memory_bytes=int(k.memory_bytes * change.factor)) for k in machine.kinds)
-        return _with(machine, name=name, kinds=kinds)
+        return replace(machine, name=name, kinds=kinds)
     if change.what == "compute":
-        return _with(machine, name=name, kinds=tuple(_faster(k, change.factor) for k in machine.kinds))
+        return replace(machine, name=name, kinds=tuple(_faster(k, change.factor) for k in machine.kinds))
     hits = 0
     nodes: list[NodeTemplate] = []
     for node in machine.nodes:
@@ -100,11 +99,7 @@ def _changed(machine: Cluster, change: Change) -> Cluster:
             f"what-if {change}: {machine.name} has no links at {change.what!r}; use {', '.join(KINDS)}, or one of "
             f"{', '.join(link_ends(machine)) or 'no links at all'}; or of both ends, {', '.join(link_pairs(machine)) or 'of none'}"
         )
-    return _with(machine, name=name, nodes=tuple(nodes))
-
-
-def _with(machine: Cluster, **values: Any) -> Cluster:
-    return replace(machine, **values)
+    return replace(machine, name=name, nodes=tuple(nodes))
 
 
 def _faster(kind: Device, factor: float) -> Device:

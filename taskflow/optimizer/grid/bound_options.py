@@ -47,7 +47,7 @@ def layer_kinds(works: LayerWorks, plan: HybridPlan, count: int, update: float, 
 def pass_seconds(works: LayerWorks, plan: HybridPlan) -> tuple[Array, Array]:
     """Return the seconds of a micro-batch by layer, forward, and (levels, layers) backward. It is the least of two ways. A
     micro-batch as a whole waits for exchanges; parts that take turns wait only for those that are made again."""
-    key = plan.cuts, plan.micro_batch or 1
+    key = plan.passes_alike
     if key not in works.pass_seconds:
         works.pass_seconds[key] = _pass_seconds(works, plan)
     return works.pass_seconds[key]

@@ -80,7 +80,7 @@ class LayerWorks:
 
     def of(self, plan: HybridPlan) -> LayerWork:
         """Return the work for a plan's cuts and ``micro_batch``. Raises ValueError if the network cannot be cut so."""
-        key = plan.cuts, plan.micro_batch or 1
+        key = plan.passes_alike
         if key not in self._known:
             self._known[key] = self._make(plan)
         return self._known[key]
@@ -92,25 +92,22 @@ class LayerWorks:
         def by_layer(values: Array) -> Array:
             return np.bincount(layer, values, self.layers)
 
-        sums = self.sums
+        sums, of = self.sums, self.sums.bytes_of(plan)
         once = np.zeros(len(self.tables.weight_node), bool)
         once[np.unique(self.tables.weight_name, return_index=True)[1]] = True
         own = layer[self.tables.weight_node]
-        elements, nbytes = table.weight_elements * once, table.weight_bytes * once
-        masters = np.where(sums.wide * elements > nbytes, sums.wide, 0)
         weights, gradients, state, touched = (
-            np.bincount(own, values / table.weight_holders, self.layers) for values in (
-                nbytes, elements * sums.wide, elements * (sums.state + masters), elements * sums.touched
-            )
-        )  # fmt: skip
+            np.bincount(own, values * once / table.weight_holders, self.layers)
+            for values in (of.weights, of.gradients, of.state, of.touched)
+        )
         of_all = table.weight_holders == plan.tensor * plan.context * plan.experts
         of_experts = table.weight_holders < plan.context * plan.experts
-        trained = self._trained
+        trained = self._trained & once
         moved = {
-            name: np.array([np.bincount(own, values * (trained & which), self.layers) for values in (nbytes, elements * sums.sent)])
+            name: np.array([np.bincount(own, values * (trained & which), self.layers) for values in (of.weights, of.sent)])
             for name, which in (("all", of_all), ("tensor", ~of_all & ~of_experts), ("expert", ~of_all & of_experts))
         }
-        whole = np.array([np.bincount(own, values, self.layers) for values in (nbytes, elements * sums.wide)])
+        whole = np.array([np.bincount(own, values * once, self.layers) for values in (of.weights, of.gradients)])
         passes = np.array([by_layer(seconds[:, 0]), by_layer(seconds[:, 1])])
         waits = np.zeros((len(self.levels), self.layers))
         if self._in_order and plan.experts == 1 and table.read_seconds.any():
@@ -148,7 +145,7 @@ class LayerWorks:
     def _seconds(self, plan: HybridPlan) -> Array:
         """(nodes, 2): seconds of the kernels of each node's forward and backward task. Where pieces are unequal, of the first
         or the last device of a group, whichever has more to do in all."""
-        key = plan.cuts, plan.micro_batch or 1
+        key = plan.passes_alike
         if key not in self._timed:
             self._timed[key] = self._make_seconds(plan)
         return self._timed[key]

@@ -28,9 +28,8 @@ class FittingChange:
 
 
 def change_that_fits(
-    graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, grid: PlanGrid | None = None,
-    over: Callable[[], bool] = lambda: False, allowed: Callable[[HybridPlan], bool] = lambda plan: True,
-    all_of_a_layer: str = "full",
+    graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, over: Callable[[], bool] = lambda: False,
+    allowed: Callable[[HybridPlan], bool] = lambda plan: True, all_of_a_layer: str = "full",
 ) -> FittingChange:
     """Return what would fit where nothing was found: a pipelined or sharded plan on these devices, or more devices. Nothing is said
     of networks that have no such plans, and of machines that are not described. By closed forms, which leave out most
@@ -42,7 +41,7 @@ def change_that_fits(
         return FittingChange()
     count = len(machine.processors)
     try:
-        grid = grid or PlanGrid(graph, machine, rule, None, all_of_a_layer)
+        grid = PlanGrid(graph, machine, rule, None, all_of_a_layer)
         savings = _savings(grid, count, over, allowed)
         if (found := _least_changed(grid, savings)) is not None:
             plans = found[0], min(savings, key=lambda one: one[1])[0]

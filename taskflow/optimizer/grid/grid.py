@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from math import inf, isfinite
 
 from taskflow.collector import paused_collector
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine, PartOfMachine
-from taskflow.mapper import HybridParallel, HybridPlan, PipelineSchedule, Strategy, block_count, map_graph
+from taskflow.mapper import HybridParallel, HybridPlan, Strategy, block_count, map_graph
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
@@ -100,17 +99,7 @@ class PlanGrid(AnyGrid):
         return self._listed
 
     def _taken_of(self, plans: Iterable[tuple[HybridPlan, int]]) -> list[tuple[HybridPlan, int]]:
-        return [(plan, count) for one, count in plans if (plan := self._taken(one)) is not None]
-
-    def _taken(self, plan: HybridPlan) -> HybridPlan | None:
-        """The plan if the grid takes it, else the first under another schedule, or without loss parallelism, that it takes; None if
-        there is none. A framework may have pipelines of few micro-batches not under 1F1B, and losses that need all scores."""
-        if self.takes(plan):
-            return plan
-        schedules = [one for one in PipelineSchedule if one.chunks in (None, plan.virtual)] if plan.pipeline > 1 else []
-        others = [plan] if plan.tensor == 1 else [plan, replace(plan, loss_parallel=False)]
-        every = (replace(one, schedule=schedule) for one in others for schedule in dict.fromkeys((plan.schedule, *schedules)))
-        return next(filter(self.takes, every), None)
+        return [(plan, count) for one, count in plans if (plan := self.taken(one)) is not None]
 
     def memory(self, plan: HybridPlan, count: int) -> PlanMemory:
         return memory_of_plan(self.sums, plan, count)
@@ -135,17 +124,10 @@ class PlanGrid(AnyGrid):
         return least_unordered_bytes(self.works) <= sum(processor.memory_bytes for processor in self.machine.processors)
 
     def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
-        return self._other(plan, neighbours(plan, self.sums, self.batch, self.sums.axes.node))
+        return self.all_taken(neighbours(plan, self.sums, self.batch, self.sums.axes.node), plan)
 
     def quick_neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
-        return self._other(plan, quick_neighbours(plan, self.sums, self.batch))
-
-    def _other(self, plan: HybridPlan, plans: Iterable[HybridPlan]) -> Iterator[HybridPlan]:
-        seen = {plan}
-        for one in plans:
-            if (taken := self._taken(one)) is not None and taken not in seen:
-                seen.add(taken)
-                yield taken
+        return self.all_taken(quick_neighbours(plan, self.sums, self.batch), plan)
 
 
 def best_of_grid(

@@ -77,13 +77,12 @@ def bytes_in_program(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> fl
     needs = _whole_memories(sums, plan, micro_batches)
     if program is None:
         return max(need.nbytes for need in needs)
-    narrower = program.gradient_bytes / float(sums.wide.max(initial=1)) if program.gradient_bytes else 1.0
     more = sums.sums(plan).more
     found = 0.0
     for rank, need in enumerate(needs):
         own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
         kept = float((kept_at_once(plan, micro_batches, rank) @ more[own]).max(initial=0.0))
-        found = max(found, need.nbytes + kept + (narrower - 1) * need.gradients)
+        found = max(found, need.nbytes + kept + (sums.bytes_of.narrower() - 1) * need.gradients)
     return found + program.reserved_bytes
 
 

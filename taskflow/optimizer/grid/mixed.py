@@ -20,7 +20,7 @@ from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.dealing import deal_layers, deal_samples, in_stages
 from taskflow.optimizer.grid.grid import PlanGrid
 from taskflow.optimizer.grid.memory import PlanMemory
-from taskflow.optimizer.grid.mixed_price import MixedPrices, of_replica, unlike
+from taskflow.optimizer.grid.mixed_price import MixedPrices, of_replica
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.node_table import Array
 from taskflow.optimizer.grid.places import Places, PlacesOf
@@ -99,8 +99,8 @@ class MixedGrid(AnyGrid):
             if over():
                 return
             with suppress(ValueError):  # the network cannot be cut so
-                for plan, count in self._plans_of(shape, places):
-                    if plan not in seen and self.takes(plan):
+                for dealt, count in self._plans_of(shape, places):
+                    if (plan := self.taken(dealt)) is not None and plan not in seen:
                         seen.add(plan)
                         yield plan, count
 
@@ -151,14 +151,12 @@ class MixedGrid(AnyGrid):
     # ---- dealing -----------------------------------------------------------------------------------------------------
     def dealt(self, plan: HybridPlan, count: int) -> HybridPlan | None:
         """Return the plan with layers distributed over its stages by speed and within the memory; None if there are too few."""
-        places = self.places.of(plan)
         layers = self.sums.layers
         if plan.pipeline == 1 or layers < plan.pipeline * plan.virtual:
             return plan if plan.pipeline == 1 else None
         each, first, last = [0.0] * plan.pipeline, 0.0, 0.0
-        for j, share in unlike(plan, places):
-            one = of_replica(plan, share, plan.data or len(plan.shares))
-            seconds = [self._layer_seconds(places.kinds[rank][j], one) for rank in range(plan.pipeline)]
+        for one in self.prices.replicas(plan):
+            seconds = [self._layer_seconds(kind.sums, one.plan) for kind in one.kinds]
             middle = [float(np.median(own[1:-1])) if layers > 2 else float(own.min()) for own in seconds]
             each = [max(a, b) for a, b in zip(each, middle)]
             first = max(first, float(seconds[0][0]) - middle[0])
@@ -186,7 +184,7 @@ class MixedGrid(AnyGrid):
         mean = max(1, total // data)
         near = max(one for one in powers(mean) if one <= mean)  # a table for each size would take long
         one = of_replica(plan, near, data)
-        whole = [float(self._layer_seconds(kind, one).sum()) for kind in range(len(self.kinds))]
+        whole = [float(self._layer_seconds(sums, one).sum()) for sums in self.kinds]
         speeds = [1 / sum(whole[kinds[j]] for kinds in places.kinds) for j in range(data)]
         most = [total] * data
         for _ in range(ROUNDS):
@@ -206,12 +204,11 @@ class MixedGrid(AnyGrid):
             if not lacking or min(most) < 1:
                 return
 
-    def _layer_seconds(self, kind: int, plan: HybridPlan) -> Array:
+    def _layer_seconds(self, sums: PlanSums, plan: HybridPlan) -> Array:
         """Seconds of each layer's forward and backward passes for a micro-batch, and of the operators before the first or after
         the last."""
-        sums = self.kinds[kind]
         level = plan.recompute_layers or plan.recompute
-        key = kind, plan.tensor, plan.context, plan.experts, plan.micro_batch, level, plan.zero > 1
+        key = sums, plan.tensor, plan.context, plan.experts, plan.micro_batch, level, plan.zero > 1
         if key not in self._layers:
             table, again, tables = sums.tables.of(plan), sums.again(plan), sums.tables
             each = tables.seconds(plan)
@@ -238,7 +235,7 @@ class MixedGrid(AnyGrid):
 
     def _on_the_same(self, plan: HybridPlan, found: Iterable[HybridPlan]) -> Iterator[HybridPlan]:
         """Those that use the same devices, with layers distributed where their stages are open; then other shares of samples."""
-        return filter(self.takes, chain(self._dealt_anew(plan, found), self._other_shares(plan)))
+        return self.all_taken(chain(self._dealt_anew(plan, found), self._other_shares(plan)), plan)
 
     def _dealt_anew(self, plan: HybridPlan, found: Iterable[HybridPlan]) -> Iterator[HybridPlan]:
         same = plan.tensor, plan.context, plan.pipeline, plan.data or len(plan.shares)

@@ -119,13 +119,12 @@ class _PlanSearch:
 
     def found(self) -> PlansFound:
         self._tell("grid", inf, 0)
-        last = self.deadline.seconds if self.options.rivals else self.end
+        last, share, left = self.deadline.seconds if self.options.rivals else self.end, 1.0, self.deadline.left
+        if isfinite(self.deadline.seconds) and left:
+            share = GRID_SHARE * max(0.0, self.end - self.deadline.elapsed) / left
         best = best_of_grid(
-            self.evaluator, self.lacks, deadline=self.deadline, most=self.most_grid, grid=self.grid,
-            must=self.must, until=last,
-            share=GRID_SHARE * max(0.0, self.end - self.deadline.elapsed) / self.deadline.left
-            if isfinite(self.deadline.seconds) and self.deadline.left else 1.0, make=self.make,
-            looked=self.looks.part(GRID_LOOKS),
+            self.evaluator, self.lacks, deadline=self.deadline, most=self.most_grid, grid=self.grid, share=share, must=self.must,
+            until=last, make=self.make, looked=self.looks.part(GRID_LOOKS),
         )
         trial = PlanTrial(
             self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end,
@@ -204,31 +203,31 @@ class _PlanSearch:
                 return
 
     def _late(self, trial: PlanTrial) -> None:
-        """Simulate plans for which there was no time in their share of it, as long as time is left, and climb from what is faster.
-        Nothing else would use that time, so the last plan may be broken off. BudgetExhausted when time or proposals end."""
-        while self.waiting and trial.best is not None:
+        """Simulate plans for which there was no time in their share of it, as long as time is left. Nothing else would use that
+        time, so the last plan may be broken off."""
+
+        def waiting() -> list[PricedPlan]:
             some, self.waiting = list(self.waiting.items()), {}
-            plans = [
-                PricedPlan(plan, count, price, self.grid.memory(plan, count))
-                for (plan, count), price in zip(some, self.grid.prices.price(some))
-            ]
-            before = trial.simulated, trial.seconds
-            self._simulate(trial, by_price(plans), self.end + (OVERTIME - 1) * max(0.0, self.end - self.deadline.elapsed))
-            if trial.seconds < before[1]:
-                self._from(trial, trial.best, trial.seconds, trial.spare)
-            elif trial.simulated == before[0]:
-                return
+            prices = self.grid.prices.price(some)
+            return by_price(PricedPlan(*pair, price, self.grid.memory(*pair)) for pair, price in zip(some, prices))
+
+        if trial.best is not None:
+            self._in_rounds(trial, waiting, OVERTIME - 1)
 
     def _rest(self, trial: PlanTrial) -> None:
-        """Simulate what is left of the plans that fit in closed form, as long as it may be faster, and climb from what is faster.
-        BudgetExhausted when time or proposals end."""
-        while True:
+        """Simulate what is left of the plans that fit in closed form, as long as it may be faster."""
+        self._in_rounds(trial, lambda: [
+            one for one in self.grid.fitting if one.seconds < trial.seconds and one.plan not in trial.tried
+            and one.memory.nbytes <= self.grid.memory_bytes
+        ])  # fmt: skip
+
+    def _in_rounds(self, trial: PlanTrial, left: Callable[[], list[PricedPlan]], overtime: float = 0.0) -> None:
+        """Simulate plans that are ``left`` until there are none, or a round simulates none. Climb after each that found a faster
+        one. ``overtime``: for which share of what is left of the time a round may go on beyond it. BudgetExhausted when time or
+        proposals end."""
+        while plans := left():
             before = trial.simulated, trial.seconds
-            left = [
-                one for one in self.grid.fitting if one.seconds < trial.seconds and one.plan not in trial.tried
-                and one.memory.nbytes <= self.grid.memory_bytes
-            ]  # fmt: skip
-            self._simulate(trial, left, self.end)
+            self._simulate(trial, plans, self.end + overtime * max(0.0, self.end - self.deadline.elapsed))
             if trial.seconds < before[1]:
                 self._from(trial, trial.best, trial.seconds, trial.spare)
             elif trial.simulated == before[0]:

@@ -31,13 +31,6 @@ FAR_TOKENS = 4096  # of a sequence, that each of several nodes' groups has at le
 MEMORY_SHARE = 0.01  # of a device's, that weights and state need before a search looks at the grid
 
 
-def grid_plans(graph: OperatorGraph, machine: Machine) -> list[tuple[HybridPlan, int]]:
-    """Return all plans of t (within a node), c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divide, under 1F1B,
-    each with its number of micro-batches. t, c, e and micro-batches are powers of two, and so is v where layers do not divide
-    among ranks. Stages are as even as possible."""
-    return list(PlanAxes(graph, machine).plans())
-
-
 class PlanAxes:
     """Values of each degree for a network on a machine. ``all_of_a_layer``: the word for recomputation of all of each layer."""
 
@@ -57,7 +50,9 @@ class PlanAxes:
             self.recompute.append(all_of_a_layer)
 
     def plans(self, usual: bool = False) -> Iterator[tuple[HybridPlan, int]]:
-        """Yield all plans, or only those without features that are less often used (`unusual`)."""
+        """Yield all plans of t (within a node), c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divide, under 1F1B,
+        each with its number of micro-batches; or only those without features that are less often used (`unusual`). t, c, e and
+        micro-batches are powers of two, and so is v where layers do not divide among ranks. Stages are as even as possible."""
         for t in self.tensor:
             for c in [1] if usual else self.contexts(t):
                 if self.devices % (t * c):

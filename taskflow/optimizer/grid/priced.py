@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
-from typing import Protocol
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, PartOfMachine
-from taskflow.mapper import HybridPlan, samples
+from taskflow.mapper import HybridPlan, PipelineSchedule, samples
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory
+from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.rules import UpdateRule
 
@@ -34,23 +34,13 @@ class PricedPlan:
     memory: PlanMemory
 
 
-class PlanPricing(Protocol):
-    """Computes the seconds of a step, for one plan or for many."""
-
-    def __call__(self, plan: HybridPlan, micro_batches: int) -> float: ...
-
-    def price(self, plans: Sequence[tuple[HybridPlan, int]]) -> list[float]:
-        """Return the seconds of a step for each plan with its number of micro-batches."""
-        ...
-
-
 class AnyGrid(ABC):
     """Priced grid of a network on a machine, of the plans that a function ``takes``: a `PlanGrid` or, for unequal devices, a
     `MixedGrid`. ``fitting`` and ``refused``: the plans that fit in closed form, the fastest by price first, and those that do not
     (after `plans`). ``whole``: whether all plans have been looked at then. The local search uses its cache, too."""
 
     sums: PlanSums
-    prices: PlanPricing
+    prices: PlanPrices
 
     def __init__(
         self, graph: OperatorGraph, machine: Cluster | PartOfMachine, rule: UpdateRule | None,
@@ -62,6 +52,25 @@ class AnyGrid(ABC):
         self.fitting: list[PricedPlan] = []
         self.refused: list[PricedPlan] = []
         self.whole = True
+
+    def taken(self, plan: HybridPlan) -> HybridPlan | None:
+        """Return the plan if the grid takes it, else the first under another schedule, or without loss parallelism, that it takes;
+        None if there is none. A framework may have pipelines of few micro-batches not under 1F1B, and losses that need all
+        scores."""
+        if self.takes(plan):
+            return plan
+        schedules = [one for one in PipelineSchedule if one.chunks in (None, plan.virtual)] if plan.pipeline > 1 else []
+        others = [plan] if plan.tensor == 1 else [plan, replace(plan, loss_parallel=False)]
+        every = (replace(one, schedule=schedule) for one in others for schedule in dict.fromkeys((plan.schedule, *schedules)))
+        return next(filter(self.takes, every), None)
+
+    def all_taken(self, plans: Iterable[HybridPlan], but: HybridPlan) -> Iterator[HybridPlan]:
+        """Yield what the grid takes of each of some plans, once, and not ``but``."""
+        seen = {but}
+        for one in plans:
+            if (taken := self.taken(one)) is not None and taken not in seen:
+                seen.add(taken)
+                yield taken
 
     @abstractmethod
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:

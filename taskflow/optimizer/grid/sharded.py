@@ -32,7 +32,7 @@ class ShardedPasses:
     """Seconds of passes, cached. ``sums``: of the kind of device that a stage is on."""
 
     def __init__(self, sums: PlanSums) -> None:
-        self.sums, self.tables, self.wide = sums, sums.tables, sums.wide
+        self.sums, self.tables, self.trained = sums, sums.tables, sums.bytes_of.trained
         device = sums.tables.device
         self.launch = device.launch_seconds
         self.memory = device.memory_rate
@@ -65,7 +65,7 @@ class ShardedPasses:
         found = self.sums.sums(plan)
         layers = self._layers_of(plan, number)
         walk, runs, name = self._walk(plan, number, layers)
-        of = name, plan.cuts, plan.micro_batch, groups
+        of = name, plan.passes_alike, groups
         if of not in self._prepared:
             self._prepared[of] = self._prepare(walk, name, plan, groups)
         prepared = self._prepared[of]
@@ -141,7 +141,7 @@ class ShardedPasses:
             zero = {weights: zeros[number_of[node]] for node, names in unit.items() for weights in names}
             sent, summed = (
                 {layer: any(which[place] for place in self._places.get(layer, ())) for layer in zero}
-                for which in (several, several & (self.wide > 0))
+                for which in (several, several & self.trained)
             )
             maker = WalkMaker(
                 self.lists, [layers[i] for i in kept], frozenset(node for nodes in layers for node in nodes),
@@ -160,7 +160,7 @@ class ShardedPasses:
         found: dict[int, set[int]] = {}
         for place in self._places.get(name, ()):
             if several[place]:
-                own = {int(self.tables.weight_node[place])} if self.wide[place] > 0 else set[int]()
+                own = {int(self.tables.weight_node[place])} if self.trained[place] else set[int]()
                 found.setdefault(int(holders[place]), set()).update(own)
         return [frozenset(nodes) for nodes in found.values() if nodes]
 
@@ -180,7 +180,7 @@ class ShardedPasses:
         """By layer with weights, its gathers and its reductions: one for weights that as many devices hold. And the seconds
         that a forward and a backward pass wait for these, for each layer of the network, if they hide behind nothing."""
         table, several = self.tables.of(plan), self._several(plan).tolist()
-        holders, nbytes, wide = table.weight_holders, table.weight_bytes, table.weight_elements * self.sums.sent
+        holders, of = table.weight_holders, self.sums.bytes_of(plan)
         of_expert = groups.inner // groups.tensor * groups.experts
         gathers: dict[str, list[Travel]] = {}
         reduces: dict[str, list[Travel]] = {}
@@ -189,8 +189,8 @@ class ShardedPasses:
             for place in self._places[layer]:
                 if several[place]:
                     sizes = held_by.setdefault(int(holders[place]), [0, 0])
-                    sizes[0] += int(nbytes[place])
-                    sizes[1] += int(wide[place])
+                    sizes[0] += int(of.weights[place])
+                    sizes[1] += int(of.sent[place])
             steps = {count: groups.expert_step if count < of_expert else groups.tensor for count in held_by}
             gathers[layer] = [self._travel(groups, steps[count], sizes[0], READS) for count, sizes in held_by.items()]
             reduces[layer] = [self._travel(groups, steps[count], sizes[1], ADDS) for count, sizes in held_by.items() if sizes[1]]

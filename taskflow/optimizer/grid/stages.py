@@ -9,7 +9,6 @@ from functools import cached_property
 
 import numpy as np
 
-from taskflow.floats import sum_bytes
 from taskflow.mapper import (
     BucketLayer,
     HadAgain,
@@ -21,10 +20,10 @@ from taskflow.mapper import (
     stages_of,
     summed_last,
 )
-from taskflow.optimizer.cost import gradient_width
 from taskflow.optimizer.grid.node_table import Array, NodeTable
 from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.tables import GraphTables
+from taskflow.optimizer.grid.weight_bytes import WeightBytesOf
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import runs_again
 
@@ -106,8 +105,6 @@ class PlanSums:
         self._sums: dict[object, StageSums] = {}
         self._adding: dict[object, Array] = {}
         self._weights: dict[object, StageWeights] = {}
-        self._read: dict[tuple[bytes, ...], int] = {}
-        self._numbers: dict[int, int] = {}  # of tables, which are kept
         self._buckets: dict[object, Array] = {}
         blocks, units = blocks_of(self.graph), dict[str, int]()
         layers = [parameter.layer for node in self.graph for parameter in node.parameters]
@@ -118,14 +115,7 @@ class PlanSums:
         self._blocks = [blocks.get(layer, layer) for layer in numbers]
         late = summed_last(self.graph)
         self._late = [layer in late for layer in numbers]
-        sizes = [p.spec.dtype.itemsize for node in self.graph for p in node.parameters]
-        self.touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
-        trained = np.array([p.trained for node in self.graph for p in node.parameters], np.int64)
-        self.touched *= trained
-        self.state = np.array([rule.state_bytes(size) if rule else 0 for size in sizes], np.int64) * trained
-        self.wide = np.array([sum_bytes(size) for size in sizes], np.int64) * trained  # bytes of an element's gradient
-        self.sent = np.minimum(self.wide, gradient_width(self.graph, tables.device) or self.wide)
-        """Bytes of it in messages."""
+        self.bytes_of = WeightBytesOf(tables, rule)
 
     @cached_property
     def axes(self) -> PlanAxes:
@@ -267,49 +257,38 @@ class PlanSums:
 
     def weights(self, plan: HybridPlan) -> StageWeights:
         """Return the weights that a plan's stages hold and exchange."""
-        key = (self._weights_read(self.tables.of(plan)), plan.tensor, plan.context, plan.experts, plan.pipeline, plan.virtual,
+        key = (self.bytes_of(plan).number, plan.tensor, plan.context, plan.experts, plan.pipeline, plan.virtual,
                plan.stages, plan.data, plan.shard_group, plan.zero_layers or plan.zero, plan.in_blocks, plan.bucket)  # fmt: skip
         if key not in self._weights:
             self._weights[key] = self._weigh(plan, self.tables.of(plan))
         return self._weights[key]
 
-    def _weights_read(self, table: NodeTable) -> int:
-        """Return a number that tables have alike whose pieces read the same weights, as those of other micro-batches do."""
-        if id(table) not in self._numbers:
-            parts = table.weight_elements, table.weight_bytes, table.weight_holders
-            self._numbers[id(table)] = self._read.setdefault(tuple(part.tobytes() for part in parts), len(self._read))
-        return self._numbers[id(table)]
-
     def _weigh(self, plan: HybridPlan, table: NodeTable) -> StageWeights:
-        tables, plan = self.tables, plan
+        tables, of = self.tables, self.bytes_of(plan)
         count, stage = plan.pipeline * plan.virtual, self.stages(plan)
         node = tables.weight_node
         once = np.zeros(len(node), bool)  # weights that two operators of a stage share are there once
         once[np.unique(tables.weight_name * count + stage[node], return_index=True)[1]] = True
-        at, elements, nbytes = stage[node], table.weight_elements * once, table.weight_bytes * once
+        at, weights, summed = stage[node], of.weights * once, of.gradients * once
         replicas = (plan.data or 1) // plan.experts
         holders = np.maximum(1, table.weight_holders * replicas)
         zero = np.array(plan.zero_layers)[self.layer_of[node]] if plan.zero_layers else np.full(len(node), plan.zero)
         within = np.minimum(holders, plan.sharers)  # what several of a replica hold is shared within replicas
         share = np.where(zero > 1, np.minimum(within, plan.shard_group) if plan.shard_group else within, holders)
-        wide = self.wide
-        masters = np.where(wide * elements > nbytes, wide, 0)
-        total = np.where(zero >= 3, share, 1)
-        held = nbytes / total
-        gradients = elements * wide / np.where(zero >= 2, share, 1) if self.rule else elements * 0.0
+        held = weights / np.where(zero >= 3, share, 1)
+        gradients = summed / np.where(zero >= 2, share, 1) if self.rule else summed * 0.0
         parts = np.where(zero >= 1, share, 1)
-        state = elements * (self.state + masters) / parts
         alone = holders == 1
         gathered = np.zeros(count)
         if (zero >= 3).any():
-            of_layer = np.bincount(self.layer_of[node], nbytes * (zero >= 3), max(1, self.layers))
+            of_layer = np.bincount(self.layer_of[node], weights * (zero >= 3), max(1, self.layers))
             np.maximum.at(gathered, at, of_layer[self.layer_of[node]])
             if plan.in_blocks:
-                gathered = self._two_units(at, nbytes * (zero >= 3), count)
-        alive, reduced = elements * wide * ~alone, np.zeros(count)
+                gathered = self._two_units(at, weights * (zero >= 3), count)
+        reduced = np.zeros(count)
         if (zero >= 2).any():
             which = self._unit if plan.in_blocks else self._layer
-            whole = np.bincount(which * count + at, alive * (zero >= 2))
+            whole = np.bincount(which * count + at, summed * ~alone * (zero >= 2))
             np.maximum.at(reduced, np.arange(len(whole)) % count, whole)
 
         def by_stage(values: Array) -> Array:
@@ -317,13 +296,13 @@ class PlanSums:
 
         unit = np.where((zero >= 2) & plan.in_blocks, -1 - self._unit, self._in_buckets(plan, table, zero))
         unit -= unit.min(initial=0)
-        sent = elements * self.sent * ~alone
-        moved = sent * (zero == 0), sent * (zero >= 1), nbytes * ~alone * (wide > 0) * ((zero == 1) | (zero == 2))
+        sent, spread = of.sent * once * ~alone, self.bytes_of.trained & ((zero == 1) | (zero == 2))
+        moved = sent * (zero == 0), sent * (zero >= 1), weights * ~alone * spread
         experts = table.weight_holders < plan.context * plan.experts
         each_pass = bool(((zero >= 2) & ~alone).any())
         return StageWeights(
-            by_stage(held), by_stage(gradients), by_stage(state), gathered, reduced,
-            self._layer_bytes(at, count, unit, moved, experts), each_pass, by_stage(elements * self.touched / parts),
+            by_stage(held), by_stage(gradients), by_stage(of.state * once / parts), gathered, reduced,
+            self._layer_bytes(at, count, unit, moved, experts), each_pass, by_stage(of.touched * once / parts),
         )
 
     def _in_buckets(self, plan: HybridPlan, table: NodeTable, zero: Array) -> Array:
@@ -335,7 +314,8 @@ class PlanSums:
             once = np.zeros(len(self._layer), bool)
             once[np.unique(self.tables.weight_name, return_index=True)[1]] = True
             many, at = len(self._blocks), self.stages(plan)[self.tables.weight_node]
-            elements = np.bincount(self._layer, table.weight_elements * once * (self.wide > 0), many).astype(np.int64).tolist()
+            trained = table.weight_elements * once * self.bytes_of.trained
+            elements = np.bincount(self._layer, trained, many).astype(np.int64).tolist()
             first, last, stage = np.full(many, len(at)), np.zeros(many, np.int64), np.zeros(many, np.int64)
             np.minimum.at(first, self._layer, at)
             np.maximum.at(last, self._layer, at)

@@ -109,7 +109,7 @@ class GraphTables:
     # ---- one table ---------------------------------------------------------------------------------------------------
     def of(self, plan: HybridPlan) -> NodeTable:
         """Return the table for a plan with ``micro_batch`` set. Raises ValueError if the network cannot be cut so."""
-        key = plan.cuts, plan.micro_batch or 1
+        key = plan.passes_alike
         if key not in self._tables:
             self._tables[key] = self._make(plan)
         return self._tables[key]

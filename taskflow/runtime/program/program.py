@@ -165,11 +165,10 @@ class Program:
 
     def _send(self, task: Task, rank: int, kernels: KernelSet) -> Action:
         array = self._moved(task, task.reads[0])
-        if array.flags.c_contiguous:
-            channel = self._open(task, self.transport.sender(array, rank, self._first_tag + self.plan.tags[task.number]))
-            return channel.start
-        packed = self.storage.device.xp.empty(array.shape, array.dtype)
+        packed = self._packed(array)
         channel = self._open(task, self.transport.sender(packed, rank, self._first_tag + self.plan.tags[task.number]))
+        if packed is array:
+            return channel.start
 
         def pack_and_send() -> None:
             if not channel.done():
@@ -180,13 +179,15 @@ class Program:
         return pack_and_send
 
     def _post(self, task: Task, rank: int, kernels: KernelSet) -> Action:
-        array = self._moved(task, _target(task))
-        if array.flags.c_contiguous:
-            return self._open(task, self.transport.receiver(array, rank, self._first_tag + self.plan.tags[task.number])).start
-        packed = self.storage.device.xp.empty(array.shape, array.dtype)
-        channel = self._open(task, self.transport.receiver(packed, rank, self._first_tag + self.plan.tags[task.number]))
-        self._unpack[task.number] = partial(kernels.copy, packed, array)
-        return channel.start
+        array = self._moved(task, task.writes[0])
+        packed = self._packed(array)
+        if packed is not array:
+            self._unpack[task.number] = partial(kernels.copy, packed, array)
+        return self._open(task, self.transport.receiver(packed, rank, self._first_tag + self.plan.tags[task.number])).start
+
+    def _packed(self, array: Any) -> Any:
+        """The array of a message if it is contiguous, else memory for a copy that is."""
+        return array if array.flags.c_contiguous else self.storage.device.xp.empty(array.shape, array.dtype)
 
     def _join(self, item: StartCollective) -> Action:
         """Actions before and after a collective with other ranks: the first of this rank's arrays stands for all."""
@@ -262,7 +263,3 @@ def fail(error: Exception, task: Task) -> NoReturn:
     if sys.version_info >= (3, 11):
         error.add_note(f"in task {task}")
     raise error
-
-
-def _target(task: Task) -> Part:
-    return task.writes[0]

@@ -17,7 +17,7 @@ from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import make_evaluator, search
 from taskflow.optimizer.bounds import lower_bound, work_bound
-from taskflow.optimizer.grid import MixedGrid, grid_plans
+from taskflow.optimizer.grid import MixedGrid, PlanAxes
 from taskflow.optimizer.space import SearchSpace, SpaceOptions, Weigher, unequal
 from taskflow.rules import Adam
 
@@ -55,7 +55,7 @@ def plans(graph: OperatorGraph, machine: Cluster, random: Random, count: int) ->
     if unequal(machine):
         every = [one.plan for one in MixedGrid(graph, machine, Adam()).plans()[0]]
     else:
-        every = [plan for plan, _ in grid_plans(graph, machine)]
+        every = [plan for plan, _ in PlanAxes(graph, machine).plans()]
     found = []
     for plan in random.sample(every, min(count, len(every))):
         if plan.pipeline > 1 and plan.virtual == 1:

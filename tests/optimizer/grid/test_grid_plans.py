@@ -21,9 +21,9 @@ from taskflow.optimizer import Deadline, MemoryCheck, make_evaluator
 from taskflow.optimizer.grid import (
     MARGIN,
     Pace,
+    PlanAxes,
     PlanGrid,
     best_of_grid,
-    grid_plans,
     has_no_order,
     kendall,
     memory_of_plan,
@@ -32,7 +32,6 @@ from taskflow.optimizer.grid import (
 )
 from taskflow.optimizer.grid.grid import PlanTrial, soon_first
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
-from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.price import begun_sooner
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import Adam
@@ -71,7 +70,7 @@ def filled(graph: OperatorGraph, plan: HybridPlan, devices: int) -> tuple[Hybrid
 @pytest.mark.parametrize("name", ["gpt", "moe"])
 def test_all_plans_divide_and_map(name: str) -> None:
     graph = network(name)
-    plans = grid_plans(graph, machine())
+    plans = list(PlanAxes(graph, machine()).plans())
     assert len(plans) == len(set(plans)) > 100
     assert max(Counter(plan for plan, _ in plans).values()) == 1
     for plan, count in plans:
@@ -90,7 +89,7 @@ def test_all_plans_divide_and_map(name: str) -> None:
 
 
 def test_networks_that_take_no_micro_batches_have_plans_without() -> None:
-    plans = grid_plans(build("ResNet-101", batch=8, preset="small"), machine())
+    plans = list(PlanAxes(build("ResNet-101", batch=8, preset="small"), machine()).plans())
     assert plans and {plan.pipeline for plan, _ in plans} == {1} and {count for _, count in plans} == {1}
 
 
@@ -209,9 +208,9 @@ def test_passes_of_equal_stages_have_the_textbook_bubble() -> None:
 def test_many_micro_batches_are_reckoned_as_they_would_be() -> None:
     one = grid("llama", batch=64)
     plan, count = filled(one.graph, HybridPlan(pipeline=4, micro_batch=1), 4)
-    ahead, back, message, _ = one.prices._passes(plan, count)
+    ahead, back, message, _ = one.prices._passes(plan, *one.prices.replicas(plan), count)
     whole = passes_seconds(list(ahead), list(back), count, message, ranks=4)
-    rest = one.prices._after(plan, ahead, back) - begun_sooner(one.prices.sums, plan, count)
+    rest = one.prices._after(plan, *one.prices.replicas(plan), ahead, back) - begun_sooner(one.prices.sums, plan, count)
     assert one.prices(plan, count) == pytest.approx(whole + rest, rel=1e-9)
 
 
@@ -293,7 +292,7 @@ def test_plans_are_priced_in_half_of_the_time_that_the_first_plan_leaves() -> No
 
 def test_plans_without_an_order_are_known_beforehand() -> None:
     graph = network("llama")
-    plans = [(replace(plan, bucket=0) if plan.zero < 2 else plan, count) for plan, count in grid_plans(graph, machine())]
+    plans = [(replace(plan, bucket=0) if plan.zero < 2 else plan, count) for plan, count in PlanAxes(graph, machine()).plans()]
     alone = [(plan, count) for plan, count in plans if has_no_order(plan, count)]
     assert not any(has_no_order(replace(plan, bucket=None), count) for plan, count in alone)
     assert {plan.zero for plan, _ in alone} == {0, 1} and {plan.data for plan, _ in alone} == {4}

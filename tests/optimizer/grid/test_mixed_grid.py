@@ -18,8 +18,20 @@ from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.explain import uneven_pieces
-from taskflow.optimizer.grid import MixedGrid, PlanGrid, PricedPlan, best_of_grid, descend, kendall, make_grid
+from taskflow.optimizer.grid import (
+    GraphTables,
+    MixedGrid,
+    PlanGrid,
+    PlanPrices,
+    PlanSums,
+    PricedPlan,
+    best_of_grid,
+    descend,
+    kendall,
+    make_grid,
+)
 from taskflow.optimizer.grid.dealing import deal_layers, deal_samples, in_stages
+from taskflow.optimizer.grid.mixed_price import MixedPrices
 from taskflow.optimizer.grid.places import PlacesOf
 from taskflow.optimizer.space import kinds_of
 from taskflow.rules import Adam
@@ -261,3 +273,19 @@ def test_the_grid_of_people_has_even_pieces_in_the_order_of_the_devices() -> Non
     assert not any(one.plan.shares or one.plan.stages or one.plan.devices for one in even)
     assert any(one.plan.stages for one in uneven)
     assert uneven[0].seconds < even[0].seconds
+
+
+@pytest.mark.parametrize("text", ["d8 mb2", "t2 d4 mb2 zero1", "t2 d4 mb4 split=2", "t4 d2 mb4 zero3 recompute=full"])
+def test_devices_that_are_equal_after_all_have_the_prices_of_equal_ones(text: str) -> None:
+    machine = load_machine("h100", 8)
+    sums, plan = PlanSums(GraphTables(decoder(), machine), RULE), parse_plan(text)
+    mixed = MixedPrices([sums], PlacesOf(machine, [range(8)]), machine)
+    count = 16 // plan.samples_a_pass
+    assert mixed(plan, count) == PlanPrices(sums)(plan, count)
+
+
+def test_a_framework_that_needs_whole_scores_has_tensor_groups_on_unequal_devices_too() -> None:
+    graph, machine, _ = two_kinds_of_devices()
+    grid = make_grid(graph, machine, RULE, lambda plan: plan.tensor == 1 or not plan.loss_parallel)
+    plans = [one.plan for one in grid.usual()]
+    assert any(plan.tensor == 2 for plan in plans) and all(plan.tensor == 1 or not plan.loss_parallel for plan in plans)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from math import inf
 from random import Random
 
@@ -19,7 +20,7 @@ from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.bounds import work_bound
 from taskflow.optimizer.cost.measured import openblas
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.grid import PlanGrid, grid_plans, neighbours
+from taskflow.optimizer.grid import PlanAxes, PlanGrid, neighbours
 from taskflow.optimizer.grid.bound_places import ScheduleKind, places_of
 from taskflow.optimizer.grid.bound_program import LayerKinds, LeastProgram
 from taskflow.optimizer.grid.bound_work import LayerWorks
@@ -62,7 +63,8 @@ MACHINES = {
 def grid_of(name: str, where: str) -> tuple[PlanGrid, LayerWorks, Evaluator, list[HybridPlan]]:
     graph, machine = decoder(name), MACHINES[where]
     grid = PlanGrid(graph, machine, RULE)
-    return grid, LayerWorks(grid.sums), make_evaluator(graph, machine, rule=RULE), [plan for plan, _ in grid_plans(graph, machine)]
+    plans = [plan for plan, _ in PlanAxes(graph, machine).plans()]
+    return grid, LayerWorks(grid.sums), make_evaluator(graph, machine, rule=RULE), plans
 
 
 def changed(plan: HybridPlan, grid: PlanGrid, random: Random) -> HybridPlan:
@@ -162,7 +164,7 @@ def test_the_least_of_all_is_no_more_than_any_plan_of_the_grid(step: int) -> Non
     graph, machine, memory = decoder("gpt", layers=2, batch=4), slow("h100", 2), 1_450_000
     evaluator, grid = make_evaluator(graph, machine, rule=RULE), PlanGrid(graph, machine, RULE)
     room, fitting, lacking = MemoryCheck(evaluator), [], 0
-    for plan, _ in grid_plans(graph, machine)[::step]:
+    for plan, _ in islice(PlanAxes(graph, machine).plans(), 0, None, step):
         strategy = map_graph(HybridParallel(plan), graph, machine)
         seconds = evaluator.set(strategy)
         if strategy.ordered and max(room.peaks(strategy)[0]) <= memory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,11 @@ def network(layers: int = 4, batch: int = 32) -> OperatorGraph:
 @cache
 def grid(layers: int = 4) -> PlanGrid:
     return PlanGrid(network(layers), load_machine("h100", DEVICES), RULE)
+
+
+def passes_of(of: PlanGrid, plan: HybridPlan, micro_batches: int) -> tuple[Any, ...]:
+    """What `PlanPrices` has of a plan's passes."""
+    return of.prices._passes(plan, *of.prices.replicas(plan), micro_batches)
 
 
 PLANS = [
@@ -120,7 +126,7 @@ def test_one_more_micro_batch_takes_as_long_as_in_the_simulated_step(monkeypatch
         graph = network(batch=micro_batches * plan.samples_a_pass)
         strategy = map_graph(HybridParallel(plan), graph, grid().machine)
         seconds.append(make_evaluator(graph, grid().machine, rule=RULE).set(strategy))
-    ahead, back, *_ = grid().prices._passes(plan, 5)
+    ahead, back, *_ = passes_of(grid(), plan, 5)
     assert ahead[0] + back[0] == pytest.approx(seconds[1] - seconds[0], rel=2e-3)
 
 
@@ -137,17 +143,17 @@ def test_a_price_does_not_depend_on_what_was_priced_before() -> None:
 def test_gathers_that_take_as_long_as_the_computation_are_not_hidden_by_the_whole_pass() -> None:
     one, plan = grid(), HybridPlan(tensor=4, data=4, micro_batch=1, zero=3, prefetch=1)
     whole = replace(plan, zero=1, prefetch=BLOCK)
-    ahead, back, *_ = one.prices._passes(plan, 8)
-    without, backward, *_ = one.prices._passes(whole, 8)
+    ahead, back, *_ = passes_of(one, plan, 8)
+    without, backward, *_ = passes_of(one, whole, 8)
     assert ahead[0] > 1.2 * without[0] and back[0] > 1.2 * backward[0]
     early = replace(plan, prefetch=4)
-    assert one.prices._passes(early, 8)[0][0] < ahead[0]  # more of them is beside more
+    assert passes_of(one, early, 8)[0][0] < ahead[0]  # more of them is beside more
 
 
 def test_layers_that_are_left_out_take_as_long_as_those_that_are_walked_through() -> None:
     """The pass of 12 layers is that of 8 and four more, whether they are walked through or not."""
     plan = HybridPlan(data=16, micro_batch=1, zero=3)
-    passes = [grid(layers).prices._passes(plan, 2) for layers in (4, 8, 12)]
+    passes = [passes_of(grid(layers), plan, 2) for layers in (4, 8, 12)]
     for which in (0, 1):
         few, some, many = (float(one[which][0]) for one in passes)
         assert many - some == pytest.approx(some - few, rel=0.01)
@@ -175,7 +181,7 @@ def test_a_backward_step_waits_for_the_sum_of_the_gradients_two_before() -> None
     one = grid()
     plan = HybridPlan(data=16, micro_batch=1, zero=2)
     one.prices(plan, 2)
-    walk, _ = next(iter(one.prices.sharded._walks.values()))
+    walk, _ = next(iter(one.prices._kind.sharded._walks.values()))
     reductions = [number for step in walk.steps for number in step.reduces]
     waiting = list(dict.fromkeys(number for step in walk.steps for number in step.waits if number in reductions))
     assert waiting == reductions[: len(waiting)] and len(waiting) >= len(reductions) - 2
