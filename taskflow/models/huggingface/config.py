@@ -288,7 +288,7 @@ def _transformers() -> Any:
 
 
 def _blamed(transformers: Any, entries: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
-    """The entry of a config without which transformers takes it, one of ``changes`` if it can be; empty if there is no single one."""
+    """The entry of a config without which transformers takes it, of ``changes`` if it can be; empty if there is no single one."""
     for key in sorted(entries.keys() - {"model_type"}, key=lambda one: (one not in changes, one)):
         with suppress(Exception), _silent(transformers):  # whatever its checks raise
             transformers.AutoConfig.for_model(**{other: value for other, value in entries.items() if other != key})
