@@ -44,6 +44,7 @@ BESIDE = {
     "prefetch": ("zero",),
 }
 """Words that a choice needs beside it."""
+USUAL = HybridPlan()
 
 
 def kept_gradients(target: str, graph: OperatorGraph, memory: MemoryCheck, strategy: Strategy) -> int:
@@ -212,6 +213,7 @@ class Expressible:
         self.tried = tried or TriedCode(graph, target)
         self.known: dict[HybridPlan, bool] = {}
         self.layers: dict[tuple[object, ...], bool] = {}
+        self.alone: dict[tuple[object, ...], HybridPlan] = {}  # by words and micro-batches: a grid asks for few of them, often
         # By the choice that plans share, such as that of all pipelines, and whether weights are in shares beside it.
         self.refused: Counter[tuple[object, ...]] = Counter()
         self.had: set[tuple[object, ...]] = set()
@@ -251,8 +253,8 @@ class Expressible:
     def _alone(self, plan: HybridPlan, name: str) -> HybridPlan | None:
         """Return the smallest plan that has one choice of a plan alone; None if the plan does not have it. Targets that are told
         words have some degrees only beside shares of weights (torchtitan's c), which are beside it if the plan has some."""
-        value, usual = getattr(plan, name), HybridPlan()
-        if value == getattr(usual, name) or (name in PIPELINES[:2] and plan.schedule is not usual.schedule):
+        value = getattr(plan, name)
+        if value == getattr(USUAL, name) or (name in PIPELINES[:2] and plan.schedule is not USUAL.schedule):
             return None  # a schedule says it for its pipeline
         chosen: dict[str, Any] = {name: 2 if name in DEGREES else value}
         chosen |= {word: getattr(plan, word) for word in BESIDE.get(name, ())}
@@ -260,7 +262,10 @@ class Expressible:
             chosen["zero"] = min(plan.zero, 2)
         if plan.zero and self.target not in ("torch", "jax"):  # where a look takes seconds
             chosen.setdefault("zero", 1)
-        return self._sized(HybridPlan(**chosen), self._count(plan) if name in PIPELINES else 2)
+        most = self._count(plan) if name in PIPELINES else 2
+        if (key := (most, *chosen.items())) not in self.alone:
+            self.alone[key] = self._sized(HybridPlan(**chosen), most)
+        return self.alone[key]
 
     def _small(self, plan: HybridPlan) -> HybridPlan:
         """Return the smallest plan of the kind of a plan."""

@@ -12,6 +12,7 @@ from taskflow.probe.measurements import Measurements
 OPERATIONS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
               "sendrecv": "both_ways", "broadcast": "broadcast"}  # fmt: skip
 RANK = re.compile(r"#\s*Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s+(.+)")
+ROW = re.compile(r"^\s*\d+\s+\d+\s+(?:float|double|half|bfloat16|u?int\d+|fp8\S*)\s", re.MULTILINE)
 COLUMNS = re.compile(r"#\s+size\s+count\s+(.*?)\btime\b")
 LACKS = (
     "products, attention, passes over memory and updates of weights: operators are as the other machine has them",
@@ -22,10 +23,10 @@ LACKS = (
 
 
 def is_nccl_tests(path: str) -> bool:
-    """Return whether a file looks like the output of nccl-tests."""
+    """Return whether a file looks like the output of nccl-tests, or a part of it."""
     with open(path, errors="replace") as file:
         head = file.read(20_000)
-    return "# " in head and "algbw" in head and "busbw" in head
+    return ("# " in head and "algbw" in head and "busbw" in head) or ROW.search(head) is not None
 
 
 def read_nccl_tests(path: str) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:

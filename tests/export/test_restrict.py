@@ -203,6 +203,21 @@ def test_one_pipeline_is_looked_at_for_all_until_a_plan_has_its_turn(monkeypatch
     assert takes(plans[1]) and looked == [2, 4]
 
 
+def test_a_grid_asks_for_few_plans_that_have_a_choice_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of plans have the same choices: each is made once, since making one takes longer than all else that is asked."""
+    graph, machine = build("llama", 64, preset="small", layers=4), taskflow.load_machine("tpu-v5e", 64)
+    grid = make_grid(graph, machine, taskflow.Adam())
+    takes, made = Expressible(graph, "jax"), list[HybridPlan]()
+    sized = takes._sized
+    monkeypatch.setattr(takes, "_sized", lambda plan, most: made.append(plan) or sized(plan, most))
+    plans = [plan for plan, _ in grid.sums.axes.plans()]
+    taken = [takes.may_have(plan) for plan in plans]
+    assert len(plans) > 1000 and len(made) < 150
+    fresh = Expressible(graph, "jax")
+    fresh.known, fresh.refused, fresh.had = takes.known, takes.refused, takes.had
+    assert any(taken) and taken == [fresh.may_have(plan) for plan in plans]
+
+
 def test_what_cannot_be_expressed_is_not_written_but_said(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
     out = tmp_path / "parallel.py"

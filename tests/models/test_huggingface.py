@@ -150,6 +150,20 @@ def test_configs_that_say_no_network_are_refused(config: dict[str, Any], changes
         from_config(config, 2, 8, **changes)
 
 
+def test_fewer_layers_are_the_first_ones_of_lists_that_say_each() -> None:
+    """GPT-OSS, Qwen3, Gemma 3 and others list the kind of every layer in their config."""
+    from taskflow.models.notes import notes_kept
+
+    config = imports.CONFIGS["GPT-OSS"] | {"num_hidden_layers": 4}
+    config["layer_types"] = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    with notes_kept() as notes:
+        module = module_of(config, num_hidden_layers=2)
+    assert [module.config.layer_types, len(module.model.layers)] == [["full_attention", "sliding_attention"], 2]
+    assert notes == ["hf: 2 of 4 layers: layer_types of the first 2"]
+    with pytest.raises(ValueError, match=r"layer_types = .* in the config: .num_hidden_layers. \(6\) must be equal"):
+        module_of(config, num_hidden_layers=6)
+
+
 def test_a_config_that_transformers_has_written_with_infinities(tmp_path: Any) -> None:
     """JSON has none, so that it writes ``{"__float__": "Infinity"}``: of every Mamba 2."""
     from transformers import Mamba2Config

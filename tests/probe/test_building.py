@@ -325,6 +325,10 @@ def test_nccl_tests_are_read_and_what_they_lack_is_said(tmp_path: Path) -> None:
     assert result.errors["messages: all_reduce"] < 0.1 and result.machine.kinds[0].timed == ()
     done = CliRunner().invoke(main, ["machine", "build", str(path), "--like", "h100", "--out", str(tmp_path / "n.json")])
     assert done.exit_code == 0 and "not measured: products, attention" in done.output, done.output
+    rows = [line for line in OUTPUT.splitlines() if not line.lstrip().startswith("#")]
+    path.write_text("\n".join(rows))
+    done = CliRunner().invoke(main, ["machine", "build", str(path), "--like", "h100", "--out", str(tmp_path / "n.json")])
+    assert done.exit_code == 2 and "give the whole output of nccl-tests" in done.output, done.output
     path.write_text(OUTPUT.replace("Rank", "rank"))
     with pytest.raises(ValueError, match="says no ranks"):
         measurements_of([str(path)])

@@ -78,6 +78,12 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(lines[:2])[:300]}"
 
 
+def last_line(error: Exception) -> str:
+    """Return the last line of an error, which says the reason where checks are named before it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1].removeprefix("ValueError: ")[:300]
+
+
 def why_not_built(config: Any, error: Exception) -> str:
     """Return why a class cannot be built of a config: the entry whose value is not known, or what was raised, and where."""
     if isinstance(error, TypeError) and (text := next(_texts(config.to_dict().get("rope_parameters") or {}), None)):

@@ -17,7 +17,7 @@ from typing import Any
 from taskflow.collector import paused_collector
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
-from taskflow.models.huggingface.classes import class_of, known_type, one_line, why_not_built
+from taskflow.models.huggingface.classes import class_of, known_type, last_line, one_line, why_not_built
 from taskflow.models.huggingface.contrastive import own_loss
 from taskflow.models.huggingface.parts import (
     images_beside,
@@ -129,7 +129,7 @@ def module_of(
     parameters are on the meta device; its buffers (tables of positions) are real."""
     plain = _read(config)
     transformers = _transformers()
-    entries = plain | changes
+    entries = _of_first_layers(plain, changes) | changes
     kind = entries.get("model_type")
     if kind is None:
         raise ValueError('hf: the config has no "model_type"; it must be a config.json of Hugging Face\'s transformers')
@@ -143,7 +143,8 @@ def module_of(
         with _silent(transformers):
             theirs = transformers.AutoConfig.for_model(**entries)
     except Exception as error:  # whatever its checks raise
-        why = _blamed(transformers, entries) or f"the config: {one_line(error)}"
+        blamed = _blamed(transformers, entries, changes)
+        why = f"{blamed}: {last_line(error)}" if blamed else f"the config: {one_line(error)}"
         raise ValueError(f"hf: transformers {transformers.__version__} does not take {why}") from error
     try:
         text = theirs.get_text_config()
@@ -256,6 +257,21 @@ def _read(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     return entries
 
 
+def _of_first_layers(plain: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A config whose lists with an entry for each layer, such as ``layer_types``, have those of the first layers, if ``changes``
+    ask for fewer layers than it has."""
+    asked, layers = changes.get("num_hidden_layers"), plain.get("num_hidden_layers")
+    if not isinstance(asked, int) or not isinstance(layers, int) or not 0 < asked < layers:
+        return dict(plain)
+    cut = {
+        key: value[:asked] for key, value in plain.items()
+        if isinstance(value, list) and len(value) == layers and "layer" in key and key not in changes
+    }  # fmt: skip
+    if cut:
+        note(f"hf: {asked} of {layers} layers: {' and '.join(cut)} of the first {asked}")
+    return {**plain, **cut}
+
+
 def _number_or(entries: dict[str, Any]) -> Any:
     """An object as it is, or the number that transformers writes so, since JSON has no infinity: ``{"__float__": "Infinity"}``."""
     given = entries.get("__float__")
@@ -271,9 +287,9 @@ def _transformers() -> Any:
     return transformers
 
 
-def _blamed(transformers: Any, entries: Mapping[str, Any]) -> str:
-    """The entry of a config without which transformers takes it; empty if there is no single one."""
-    for key in entries.keys() - {"model_type"}:
+def _blamed(transformers: Any, entries: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
+    """The entry of a config without which transformers takes it, of ``changes`` if it can be; empty if there is no single one."""
+    for key in sorted(entries.keys() - {"model_type"}, key=lambda one: (one not in changes, one)):
         with suppress(Exception), _silent(transformers):  # whatever its checks raise
             transformers.AutoConfig.for_model(**{other: value for other, value in entries.items() if other != key})
             return f"{key} = {short(entries[key])} in the config"

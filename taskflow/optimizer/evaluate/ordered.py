@@ -30,7 +30,9 @@ MOST_WHOLE = 2_000
 MOST_LOWERED = 2_000_000
 """Pieces of a strategy that cannot be folded, at most: with more, lowering it would take tens of gigabytes."""
 MOST_TIMELINE = 500_000
-"""Pieces of a strategy of which there may be a timeline of all tasks: about a gigabyte."""
+"""Pieces of a strategy of which there may be a timeline of all tasks: minutes, and six gigabytes."""
+MOST_SHOWN = 100_000
+"""Pieces of a strategy that can be folded of which all tasks are shown: some 50 s, and a gigabyte."""
 MOST_KEPT = 8  # folded steps whose totals are kept: some megabytes each on ten thousand devices
 
 
@@ -179,8 +181,8 @@ class OrderedEvaluator(PythonEvaluator):
 
 
 def has_no_timeline(strategy: Strategy) -> bool:
-    """True for a strategy of too many pieces for a timeline of all tasks."""
-    return _pieces(strategy) > MOST_TIMELINE
+    """True for a strategy of so many pieces that a timeline of all tasks takes minutes, or there is none."""
+    return _pieces(strategy) > min(MOST_SHOWN, MOST_TIMELINE)
 
 
 def is_small(pieces: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import takewhile
 from math import inf, isfinite
 
 from taskflow.collector import paused_collector
@@ -79,8 +80,13 @@ class PlanGrid(AnyGrid):
         return self.fitting, len(every)
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
-        """Return those of these plans that fit and that people often use (`PlanAxes.unusual`): a tenth, soon priced."""
-        return self._known_of(self._taken_of(self.sums.axes.plans(usual=True)), over)[0]
+        """Return those of these plans that fit and that people often use (`PlanAxes.unusual`): a tenth, soon priced. Those with
+        stages come last and as time permits: of imported code a framework records each pipeline to say whether it takes it."""
+        every = list(self.sums.axes.plans(usual=True))
+        taken = self._taken_of(one for one in every if one[0].pipeline == 1)
+        self._known_of(taken, over)
+        taken += self._taken_of(takewhile(lambda one: not over(), (one for one in every if one[0].pipeline > 1)))
+        return self._known_of(taken, over)[0]
 
     def _known_of(
         self, plans: Sequence[tuple[HybridPlan, int]], over: Callable[[], bool]

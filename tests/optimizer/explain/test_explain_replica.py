@@ -49,3 +49,18 @@ def test_the_first_replica_says_what_all_tasks_say(plan: str, devices: int, monk
     if every.bubble is not None:
         assert found.bubble is not None and found.bubble.seconds == pytest.approx(every.bubble.seconds, rel=1e-9)
         assert found.bubble.idle == pytest.approx({p: every.bubble.idle[p] for p in found.bubble.idle}, rel=1e-9)
+
+
+def test_no_plan_of_a_hundred_thousand_pieces_is_lowered_whole_to_be_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """120 billion parameters on 256 devices have 490,240 pieces: lowering them took more than three minutes and six gigabytes."""
+    graph, machine = build("llama", preset="small", batch=512, layers=12, dtype="bfloat16"), load_machine("h100", 256)
+    evaluator, strategy = make_evaluator(graph, machine, rule=Adam()), map_graph(HybridParallel("d256 mb1 zero1"), graph, machine)
+    assert 100_000 < sum(len(config.processors) for config in strategy.configs.values()) < 200_000
+    evaluator.set(strategy)
+
+    def lowered(self: object, strategy: object = None) -> None:
+        raise AssertionError("lowered as a whole")
+
+    monkeypatch.setattr(type(evaluator), "lowered", lowered)
+    found = explain(evaluator)
+    assert found.seconds == evaluator.seconds and found.explained < found.devices == 256

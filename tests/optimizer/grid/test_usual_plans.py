@@ -42,6 +42,23 @@ def test_usual_plans_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(grid.sums.axes.unusual(one.plan) == 0 for one in usual)
 
 
+def test_plans_without_stages_do_not_wait_for_pipelines() -> None:
+    """A framework that records imported code for each pipeline took all of a budget, and no plan was found that fits."""
+    asked: list[HybridPlan] = []
+
+    def takes(plan: HybridPlan) -> bool:
+        asked.append(plan)
+        return plan.pipeline == 1
+
+    graph, machine = build("Llama-8B", batch=16, layers=4, dtype="bfloat16"), load_machine("h100", 8)
+    grid = PlanGrid(graph, machine, Adam(), takes)
+    part = grid.usual(lambda: asked[-1].pipeline > 1)
+    alone = [one for one in PlanGrid(graph, machine, Adam()).usual() if one.plan.pipeline == 1]
+    assert alone and part == alone
+    staged = [plan for plan in asked if plan.pipeline > 1]
+    assert len({replace(plan, schedule=staged[0].schedule, loss_parallel=True) for plan in staged}) == 1
+
+
 def test_experts_that_are_dealt_beyond_a_node_are_unusual() -> None:
     axes = PlanAxes(build("Mixtral-8x7B", batch=32, layers=2, places=1.0, experts=16), load_machine("h100", 32))
     near, far = HybridPlan(data=32, experts=8, micro_batch=1), HybridPlan(data=32, experts=16, micro_batch=1)
