@@ -27,7 +27,7 @@ import numpy as np
 import taskflow
 from taskflow.checkpoint import load_weights
 from taskflow.models.huggingface import examples_for, from_config, module_of
-from taskflow.models.huggingface.parts import images_beside
+from taskflow.models.huggingface.beside import beside_words
 from taskflow.models.huggingface.patches import BY_SPANS
 from taskflow.models.huggingface.replaced import missing_result, returning_none, without_random_parts
 from taskflow.models.pytorch import from_torch, trial, weights_of
@@ -75,7 +75,7 @@ def network(of: str | dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     _, keywords = examples_for(module, BATCH, None if module.main_input_name == "pixel_values" else STEPS)
     if "decoder_input_ids" in keywords and "input_values" in keywords:  # steps are of the text; the sound is 10 s
         keywords["input_values"] = keywords["input_values"][:, :SOUND]
-    return module, keywords | (images_beside(module, BATCH) if "input_ids" in keywords else {})
+    return module, keywords | (beside_words(module, BATCH) if "input_ids" in keywords else {})
 
 
 def compared(of: str | dict[str, Any], masked: bool = False, exported: bool = False) -> Compared:
