@@ -1,5 +1,5 @@
-"""What networks read beside tokens: an image or a sound for each sample. Where forward wants to be told more than the plan knows, or
-asks for numbers of it (sizes, tiles, which images are padding), it is given what holds for one whole image or sound a sample."""
+"""What networks read beside tokens: an image or a sound for each sample. Where forward wants to be told more, or asks the data for
+it (sizes, tiles, which images are padding), it is given what holds for one whole image or sound a sample."""
 
 from __future__ import annotations
 
@@ -111,14 +111,27 @@ def _all_tiles(module: Any, batch: int) -> Examples:
     def forward(self: Any, input_ids: Any, pixel_values: Any, attention_mask: Any = None) -> Any:
         import torch
 
-        samples = len(input_ids)
         return kind.forward(
             self, input_ids=input_ids, pixel_values=pixel_values, attention_mask=attention_mask,
-            aspect_ratio_ids=torch.full((samples, 1), ratio), aspect_ratio_mask=torch.ones(samples, 1, tiles, dtype=torch.long),
+            aspect_ratio_ids=torch.full((len(input_ids), 1), ratio), aspect_ratio_mask=_AllTiles(tiles),
         )
 
     _as(module, forward=forward)
     return _pixels(module, batch, 1, tiles, own.num_channels, side, side)
+
+
+class _AllTiles:
+    """Stands for Mllama's mask of tiles, which its tower makes one of patches from for each image, (N, 1, L, L): where all images
+    have all tiles one does for all."""
+
+    def __init__(self, tiles: int) -> None:
+        self.tiles = tiles
+
+    def reshape(self, *shape: int) -> Any:
+        """The mask (1, tiles) of any image."""
+        import torch
+
+        return torch.ones(1, self.tiles, dtype=torch.long)
 
 
 # ---- sounds -----------------------------------------------------------------------------------------------------------

@@ -364,16 +364,6 @@ def _of_type(graph: OperatorGraph, name: str, value: Any, dtype: np.dtype[Any], 
     return constant(graph, np.full((1,), max(number, least), dtype), name)
 
 
-def clamped_integers(name: str, x: Tensor, least: Any, most: Any) -> Tensor:
-    """Integers between two bounds, of which one may be None. Raises Unsupported for bounds that are no integers."""
-    for bound, relation, at in ((least, "lt", "least"), (most, "gt", "most")):
-        if bound is not None:
-            require(bound == int(bound), "bounds of integers must be integers")
-            beyond = Mask(ops.compare(x, relation, int(bound), name=f"{name}.beyond_{at}"))
-            x = chosen(x.graph, f"{name}.{at}", beyond, int(bound), x)
-    return x
-
-
 def _is_truth(value: Any) -> bool:
     return isinstance(value, Fixed) and value.tensor.dtype is torch.bool
 

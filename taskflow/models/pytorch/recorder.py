@@ -277,7 +277,7 @@ class TorchRecorder(TorchFunctionMode):
             what = name_of(getattr(target, "__self__", target))
             raise Unsupported(f"{who} sets .{what} of a tensor, which is not understood")
         if name not in QUERIES and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
-            raise Unsupported(f"{who} uses autocast, which is not understood")
+            raise Unsupported(f"{who} stands under autocast from without; call from_torch outside of that block")
 
     def _refuse_arguments(self, name: str, given: Sequence[torch.Tensor], changes: bool) -> None:
         """Refuse what ``changes`` a constant, its first argument, and arguments without numbers."""

@@ -242,7 +242,10 @@ def _difference(trial: Trial, outputs: Sequence[Tensor], feeds: Sequence[Any]) -
     if not module.training:
         module.train()
     own = followed.recording.asked  # a module asks only for gradients of data that has none
-    inputs = mapped(lambda f: f.requires_grad_(not own) if isinstance(f, torch.Tensor) and f.is_floating_point() else f, list(feeds))
+    inputs = list(feeds)
+    for value in leaves(inputs):
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            value.requires_grad_(not own)
     with no_dropout(module), torch.enable_grad():
         given = mapped(lambda f: f * 1 if isinstance(f, torch.Tensor) and f.requires_grad else f, inputs)
         returned = call(module, given)
