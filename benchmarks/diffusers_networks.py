@@ -53,7 +53,7 @@ DIFFUSERS: dict[str, tuple[str, Given, Given]] = {
     ),
     "Qwen-Image": (
         "QwenImageTransformer2DModel", LATENTS | dict(in_channels=16, num_layers=2, joint_attention_dim=24, axes_dims_rope=ROTARY),
-        dict(hidden_states=(16, 16), timestep=(), encoder_hidden_states_mask=("bool", 6), img_shapes=[[(1, 4, 4)]] * 4, **WORDS),
+        dict(hidden_states=(16, 16), timestep=(), encoder_hidden_states_mask=("long", 6), img_shapes=[[(1, 4, 4)]] * 4, **WORDS),
     ),
     "Wan 2": (
         "WanTransformer3DModel", LATENTS | dict(text_dim=24, freq_dim=32, ffn_dim=64, num_layers=2, cross_attn_norm=True),
@@ -70,14 +70,14 @@ DIFFUSERS: dict[str, tuple[str, Given, Given]] = {
             num_layers=1, num_single_layers=1, num_refiner_layers=1, text_embed_dim=24, pooled_projection_dim=20,
             rope_axes_dim=ROTARY,
         ), dict(
-            hidden_states=(4, 2, 8, 8), timestep=("long",), encoder_attention_mask=("bool", 6), pooled_projections=(20,),
+            hidden_states=(4, 2, 8, 8), timestep=("long",), encoder_attention_mask=("long", 6), pooled_projections=(20,),
             guidance=(), **WORDS,
         ),
     ),
     "LTX-Video": (
         "LTXVideoTransformer3DModel", LATENTS | dict(cross_attention_dim=32, num_layers=2, caption_channels=24),
         dict(
-            hidden_states=(32, 4), timestep=("long",), encoder_attention_mask=("bool", 6), num_frames=2, height=4, width=4, **WORDS
+            hidden_states=(32, 4), timestep=("long",), encoder_attention_mask=("long", 6), num_frames=2, height=4, width=4, **WORDS
         ),
     ),
     "UNet of Stable Diffusion 1.5": (
@@ -119,7 +119,7 @@ PUBLISHED: dict[str, tuple[str, Given, Given, int]] = {
     ),
     "Qwen-Image": (
         "QwenImageTransformer2DModel", dict(out_channels=16), dict(
-            hidden_states=(4096, 64), encoder_hidden_states=(512, 3584), timestep=(), encoder_hidden_states_mask=("bool", 512),
+            hidden_states=(4096, 64), encoder_hidden_states=(512, 3584), timestep=(), encoder_hidden_states_mask=("long", 512),
             img_shapes=[[(1, 64, 64)]] * 64,
         ), 64,
     ),
@@ -134,7 +134,7 @@ PUBLISHED: dict[str, tuple[str, Given, Given, int]] = {
     "HunyuanVideo": (
         "HunyuanVideoTransformer3DModel", {}, dict(
             hidden_states=(16, 33, 68, 120), encoder_hidden_states=(256, 4096), timestep=("long",),
-            encoder_attention_mask=("bool", 256), pooled_projections=(768,), guidance=(),
+            encoder_attention_mask=("long", 256), pooled_projections=(768,), guidance=(),
         ), 64,
     ),
     "UNet of SDXL": (
@@ -192,6 +192,4 @@ def _example(value: Any, batch: int, dtype: torch.dtype = torch.float32) -> Any:
     kind, sizes = (value[0], value[1:]) if value and isinstance(value[0], str) else ("", value)
     if kind == "same":
         return torch.zeros(sizes)
-    if kind == "bool":
-        return torch.ones(batch, *sizes, dtype=torch.bool)
     return torch.zeros(batch, *sizes, dtype=torch.long if kind == "long" else dtype)

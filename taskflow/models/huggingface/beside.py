@@ -162,7 +162,8 @@ def _with_whole_sound(self: Any, input_ids: Any, input_features: Any, attention_
     words = inner.get_input_embeddings()(input_ids)
     there = (input_ids == self.config.audio_token_id).unsqueeze(-1)
     words = words.masked_scatter(there, sounds.to(words.dtype))
-    return type(self).__mro__[1].forward(self, inputs_embeds=words, attention_mask=attention_mask)
+    own: Any = type(self).__mro__[1]
+    return own.forward(self, inputs_embeds=words, attention_mask=attention_mask)
 
 
 MAKERS: dict[str, Callable[[Any, int], Examples]] = {

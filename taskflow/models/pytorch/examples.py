@@ -22,7 +22,7 @@ def module_and_name(module: Any, name: str | None) -> tuple[Any, str]:
 
 def examples_of(module: Any, examples: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> list[Any]:
     """Return the examples as tensors (a shape: on the meta device, of the module's type), with those given by name at their
-    positions, also in dicts and lists; numbers, strings and None are unchanged, as are lists of lists of numbers. Raises
+    positions. Those in dicts and lists are, too. Numbers, strings, None and lists of lists of numbers are unchanged. Raises
     ValueError if ``module`` is no module, or for an example of any other type."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"from_torch: module must be a torch.nn.Module, got {type(module).__name__}")
