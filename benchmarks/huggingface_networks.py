@@ -38,6 +38,8 @@ REAL_TIME = DETECTOR | ENCODER | dict(
     backbone_config=dict(model_type="rt_detr_resnet", layer_type="basic", **STAGES), encoder_hidden_dim=32,
     encoder_in_channels=[32, 64, 64], decoder_in_channels=[32, 32, 32], num_denoising=0, anchor_image_size=None,
 )
+TOWER = WIDTH | dict(image_size=32, patch_size=8)
+PIXTRAL = dict(model_type="pixtral", head_dim=16, **TOWER)
 CONFIGS: dict[str, dict[str, Any]] = {
     "GPT-2": dict(model_type="gpt2", n_layer=2, n_head=4, n_embd=64, n_positions=64, **WORDS),
     "Llama": dict(model_type="llama", **DECODER),
@@ -652,6 +654,53 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **WORDS,
     ),
     "xLSTM": dict(model_type="xlstm", hidden_size=64, embedding_dim=64, num_heads=4, num_blocks=2, num_hidden_layers=2, **WORDS),
+    "Mistral 3, images": dict(
+        model_type="mistral3", architectures=["Mistral3ForConditionalGeneration"], image_token_index=5, spatial_merge_size=2,
+        text_config=dict(model_type="mistral", head_dim=16, **DECODER), vision_config=PIXTRAL,
+    ),
+    "Pixtral, images": dict(
+        model_type="llava", architectures=["LlavaForConditionalGeneration"], image_token_index=5, vision_feature_layer=-1,
+        vision_feature_select_strategy="full", vision_config=PIXTRAL,
+        text_config=dict(model_type="mistral", head_dim=16, **DECODER),
+    ),
+    "SmolVLM, images": dict(
+        model_type="smolvlm", architectures=["SmolVLMForConditionalGeneration"], image_token_id=5, scale_factor=2,
+        text_config=dict(model_type="llama", **DECODER), vision_config=dict(model_type="smolvlm_vision", **TOWER),
+    ),
+    "Idefics 3, images": dict(
+        model_type="idefics3", architectures=["Idefics3ForConditionalGeneration"], image_token_id=5, scale_factor=2,
+        text_config=dict(model_type="llama", **DECODER), vision_config=TOWER,
+    ),
+    "InternVL, images": dict(
+        model_type="internvl", architectures=["InternVLForConditionalGeneration"], image_token_id=5,
+        text_config=dict(model_type="qwen2", **DECODER), vision_config=TOWER | dict(image_size=[32, 32], patch_size=[8, 8]),
+    ),
+    "Aya Vision, images": dict(
+        model_type="aya_vision", architectures=["AyaVisionForConditionalGeneration"], image_token_index=5,
+        text_config=dict(model_type="cohere2", sliding_window=8, **DECODER),
+        vision_config=dict(model_type="siglip_vision_model", vision_use_head=False, **TOWER),
+    ),
+    "Llama 3.2 Vision": dict(
+        model_type="mllama", architectures=["MllamaForConditionalGeneration"], image_token_index=5,
+        text_config=dict(cross_attention_layers=[1], rope_parameters=dict(rope_type="default", rope_theta=1e4), **DECODER),
+        vision_config=dict(
+            hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_global_layers=1, attention_heads=4, image_size=32,
+            patch_size=8, vision_output_dim=128, max_num_tiles=2, intermediate_layers_indices=[0],
+            supported_aspect_ratios=[[1, 1], [1, 2], [2, 1]],
+        ),
+    ),
+    "Qwen2-Audio": dict(
+        model_type="qwen2_audio", architectures=["Qwen2AudioForConditionalGeneration"], audio_token_index=5,
+        text_config=dict(model_type="qwen2", **DECODER), audio_config=dict(
+            model_type="qwen2_audio_encoder", num_mel_bins=16, d_model=64, encoder_layers=2, encoder_attention_heads=4,
+            encoder_ffn_dim=128, max_source_positions=32,
+        ),
+    ),
+    "Voxtral": dict(
+        model_type="voxtral", architectures=["VoxtralForConditionalGeneration"], audio_token_id=5,
+        text_config=dict(model_type="llama", head_dim=16, **DECODER),
+        audio_config=dict(num_mel_bins=16, max_source_positions=32, **WIDTH | dict(intermediate_size=256)),
+    ),
 }
 LARGE: dict[str, tuple[dict[str, Any], int, int]] = {
     "GPT-2 XL": (dict(model_type="gpt2", n_layer=48, n_head=25, n_embd=1600), 64, 1024),

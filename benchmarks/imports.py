@@ -4,6 +4,7 @@
     python benchmarks/imports.py --networks Llama T5
     python benchmarks/imports.py --large             # sizes that people train, without weights: seconds and memory
     python benchmarks/imports.py --timm              # timm's networks for images (pip install timm torchvision)
+    python benchmarks/imports.py --diffusers         # transformers and UNets of diffusers (pip install diffusers); also --large
 
 With --json a line of JSON for each row. Configurations are in huggingface_networks.py; weights are random. Needs the extra hf.
 """
@@ -19,6 +20,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,13 +29,14 @@ import numpy as np
 import taskflow
 from taskflow.checkpoint import load_weights
 from taskflow.models.huggingface import examples_for, from_config, module_of
-from taskflow.models.huggingface.parts import images_beside
+from taskflow.models.huggingface.beside import beside_words
 from taskflow.models.huggingface.patches import BY_SPANS
 from taskflow.models.huggingface.replaced import missing_result, returning_none, without_random_parts
 from taskflow.models.pytorch import from_torch, trial, weights_of
 from taskflow.models.pytorch.draws import SameDraws
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.exported import why_not_exported
+from taskflow.models.pytorch.steps import mapped, named_leaves
 
 
 def beside(name: str) -> Any:
@@ -68,6 +71,9 @@ class Compared(NamedTuple):
 
 def network(of: str | dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A network by its name or configuration, in training and without dropout, and examples of its arguments."""
+    if isinstance(of, str) and of in (networks := beside("diffusers_networks")).DIFFUSERS:
+        module, keywords = networks.diffusers_module(of, BATCH)
+        return undropped(module), keywords
     if isinstance(of, str) and of not in CONFIGS:
         module, keywords = beside("timm_networks").timm_module(of)
         return undropped(module), keywords
@@ -75,7 +81,7 @@ def network(of: str | dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     _, keywords = examples_for(module, BATCH, None if module.main_input_name == "pixel_values" else STEPS)
     if "decoder_input_ids" in keywords and "input_values" in keywords:  # steps are of the text; the sound is 10 s
         keywords["input_values"] = keywords["input_values"][:, :SOUND]
-    return module, keywords | (images_beside(module, BATCH) if "input_ids" in keywords else {})
+    return module, keywords | (beside_words(module, BATCH) if "input_ids" in keywords else {})
 
 
 def compared(of: str | dict[str, Any], masked: bool = False, exported: bool = False) -> Compared:
@@ -95,10 +101,7 @@ def _compared(module: Any, keywords: dict[str, Any], masked: bool, exported: boo
     import torch
 
     numbers = torch.Generator().manual_seed(1)
-    keywords = {
-        key: torch.randn(value.shape, generator=numbers) if value.is_floating_point()
-        else torch.randint(3, 200, value.shape, generator=numbers) for key, value in keywords.items()
-    }
+    keywords = mapped(partial(_drawn, numbers), keywords)
     if masked:
         lengths = torch.tensor([STEPS - 5 * i for i in range(BATCH)])
         keywords["attention_mask"] = (torch.arange(STEPS)[None] < lengths[:, None]).long()
@@ -111,7 +114,7 @@ def _compared(module: Any, keywords: dict[str, Any], masked: bool, exported: boo
     if any(node.operator.kind == "noise" for node in graph):
         trial.without_dropout(graph)
     _place_images(graph, keywords)
-    exact, given = in_double(module), {k: v.double() if v.is_floating_point() else v for k, v in keywords.items()}
+    exact, given = in_double(module), mapped(_in_double, keywords)
     logits = _logits(module, keywords)
     labels = torch.randint(logits.shape[-1], logits.shape[:-1], generator=numbers)
     _trained(module, keywords, labels)
@@ -129,7 +132,8 @@ def _compared(module: Any, keywords: dict[str, Any], masked: bool, exported: boo
     run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(1))[0], taskflow.SGD(lr=RATE))
     before = weights_of(imported)
     load_weights(run, before)
-    feeds = {node.name: keywords[node.name].numpy() for node in graph if node.operator.kind == "input" and node.name in keywords}
+    tensors = {name: value for key, part in keywords.items() for name, value in named_leaves(key, part)}
+    feeds = {node.name: tensors[node.name].numpy() for node in graph if node.operator.kind == "input" and node.name in tensors}
     ours = run.train(feeds | {"labels": labels.numpy()})
     after = run.weights() or {}
     trained = {parameter.name for parameter in graph.parameters}
@@ -140,6 +144,23 @@ def _compared(module: Any, keywords: dict[str, Any], masked: bool, exported: boo
     theirs = weights_of(imported)
     off = max(float(np.abs(found[name] - theirs[name]).max()) for name in trained)
     return Compared(graph, seconds, abs(ours - loss) / abs(loss), off / largest, rounding)
+
+
+def _drawn(numbers: Any, value: Any) -> Any:
+    """Random numbers of an example's shape and kind; truth values, and what is no tensor, as they are."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or value.dtype is torch.bool:
+        return value
+    if value.is_floating_point():
+        return torch.randn(value.shape, generator=numbers)
+    return torch.randint(3, 200, value.shape, generator=numbers)
+
+
+def _in_double(value: Any) -> Any:
+    import torch
+
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def in_double(module: Any) -> Any:
@@ -261,14 +282,20 @@ def small(names: Sequence[str], as_json: bool, ways: Sequence[bool] = (False, Tr
         print(f"\n{title}: {why}")
 
 
-def large(as_json: bool) -> None:
+def large(as_json: bool, of_diffusers: bool) -> None:
     """Print the table of sizes that people train."""
     if not as_json:
         print("| network | samples x tokens | parameters | operators | import s | memory of the process, GB |")
         print("|---|---|---|---|---|---|")
-    for name, (config, batch, steps) in NETWORKS.LARGE.items():
+    others = beside("diffusers_networks") if of_diffusers else None
+    sizes = {name: (name, row[-1], 0) for name, row in others.PUBLISHED.items()} if others else NETWORKS.LARGE
+    for name, (config, batch, steps) in sizes.items():
         start = time.perf_counter()
-        graph = from_config(config, batch, steps or None)
+        if others:
+            module, keywords = others.published(name)
+            graph = from_torch(module, keywords=keywords, loss="mse_loss", verify=False)
+        else:
+            graph = from_config(config, batch, steps or None)
         seconds, peak = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         if as_json:
             said = {"network": name, "samples": batch, "tokens": steps or None, "parameters": graph.parameter_count}
@@ -284,9 +311,11 @@ def main() -> None:
     """Print one of the two tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     of_timm = beside("timm_networks").TIMM
-    every = [*CONFIGS, *of_timm]
+    of_diffusers = beside("diffusers_networks").DIFFUSERS
+    every = [*CONFIGS, *of_timm, *of_diffusers]
     parser.add_argument("--networks", nargs="+", choices=every, metavar="NAME", help="some of them")
     parser.add_argument("--timm", action="store_true", help="timm's networks")
+    parser.add_argument("--diffusers", action="store_true", help="networks of diffusers, by recording")
     parser.add_argument("--recorded", action="store_true", help="by recording alone")
     parser.add_argument("--large", action="store_true", help="networks of today's sizes, without weights")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
@@ -294,10 +323,10 @@ def main() -> None:
     folder = Path(__file__).resolve().parent  # whose kernels.py transformers would take for the package kernels
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != folder]
     if options.large:
-        large(options.json)
+        large(options.json, options.diffusers)
     else:
-        names = options.networks or list(of_timm if options.timm else CONFIGS)
-        small(names, options.json, (False,) if options.recorded else (False, True))
+        names = options.networks or list(of_timm if options.timm else of_diffusers if options.diffusers else CONFIGS)
+        small(names, options.json, (False,) if options.recorded or options.diffusers else (False, True))
 
 
 if __name__ == "__main__":

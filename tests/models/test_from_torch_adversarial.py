@@ -97,7 +97,7 @@ def outcome(case: Case, verify: bool) -> tuple[str, str]:
         without_dropout(graph)
     run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(1))[0], taskflow.SGD(lr=LR))
     load_weights(run, weights_of(module))
-    fed = [a for a in arguments if isinstance(a, torch.Tensor)]
+    fed = tensors(arguments, torch.Tensor)
     names = [node.name for node in graph if node.operator.kind == "input"]
     feeds = {name: value.numpy().copy() for name, value in zip(names, fed)}
     ours = [run.train(feeds) for _ in range(STEPS)]

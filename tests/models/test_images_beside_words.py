@@ -75,6 +75,40 @@ def test_towers_for_patches_compute_what_pytorch_does_image_by_image(name: str) 
     assert [node.operator.kind for node in graph].count("masked_scatter") == put
 
 
+BESIDE = [
+    "Mistral 3, images", "Pixtral, images", "SmolVLM, images", "Idefics 3, images", "Llama 3.2 Vision", "Qwen2-Audio", "Voxtral",
+]
+
+
+@pytest.mark.parametrize("name", fast_among(BESIDE, ["Mistral 3, images", "Llama 3.2 Vision", "Qwen2-Audio"]))
+def test_what_stands_beside_words_is_computed_as_the_class_itself_does(name: str) -> None:
+    """Given the sizes, tiles and lengths that are planned. Tokens of one sample stand elsewhere than those of the next."""
+    module, keywords = imports.network(name)
+    own = imports.without_dropout(imports.CONFIGS[name])
+    for part in (module, own):
+        for path, parameter in part.named_parameters():
+            parameter.data += 0.3 if path.endswith("gate") else 0.0  # at 0 no token would see the image
+    numbers = torch.Generator().manual_seed(0)
+    given = {key: torch.randn(value.shape, generator=numbers) for key, value in keywords.items() if value.is_floating_point()}
+    given["input_ids"] = torch.randint(6, 200, (4, 32), generator=numbers)
+    tokens = {"Mistral 3, images": 4, "Pixtral, images": 16, "Llama 3.2 Vision": 1, "Qwen2-Audio": 16, "Voxtral": 8}.get(name, 4)
+    for sample, row in enumerate(given["input_ids"]):
+        row[sample + 1 : sample + 1 + tokens] = 5
+    more = {
+        "Mistral 3, images": dict(image_sizes=torch.full((4, 2), 32)), "Pixtral, images": dict(image_sizes=torch.full((4, 2), 32)),
+        "Llama 3.2 Vision": dict(aspect_ratio_ids=torch.full((4, 1), 2), aspect_ratio_mask=torch.ones(4, 1, 2, dtype=torch.long)),
+        "Qwen2-Audio": dict(feature_attention_mask=torch.ones(4, 64, dtype=torch.long)),
+    }.get(name, {})
+    torch.testing.assert_close(module(**given).logits, own(**given, **more).logits)
+
+
+@pytest.mark.parametrize("name", fast_among(["Llama 3.2 Vision", "Qwen2-Audio", "Voxtral"], ["Qwen2-Audio"]))
+def test_tiles_and_sounds_beside_words_compute_what_pytorch_does(name: str) -> None:
+    graph, _, loss, gradients, _ = imports.compared(name)
+    assert loss <= CLOSE and gradients <= CLOSE
+    assert [node.operator.kind for node in graph].count("masked_scatter") == (name != "Llama 3.2 Vision")
+
+
 def test_what_is_the_same_for_all_images_is_there_once() -> None:
     few, many = (from_config(imports.CONFIGS["Qwen2.5-VL, images"], count, 24) for count in (2, 6))
     sizes = [[math.prod(node.outputs[0].shape) for node in graph if node.operator.kind == "constant"] for graph in (few, many)]

@@ -40,6 +40,9 @@ class Saving(nn.Module):
         self.a, self.b, self.how = nn.Linear(4, 4), nn.Linear(4, 3), how
 
     def forward(self, x: Any) -> Any:
+        if self.how == "autocast":
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.b(self.a(x).relu())
         if self.how == "recompute":
             return self.b(checkpoint(lambda y: self.a(y).relu(), x, use_reentrant=False))
         with torch.autograd.graph.save_on_cpu():
@@ -99,6 +102,7 @@ def notes(build: Any) -> list[str]:
              "no loss depends on aux (16 parameters), uncalled (12 parameters), table (3 parameters): in the graph, but"]),
     (lambda: Saving("recompute"), ["forward recomputes activations (torch.utils.checkpoint), which is left out"]),
     (lambda: Saving("offload"), ["forward keeps activations on the CPU, which is left out"]),
+    (lambda: Saving("autocast"), ["forward uses autocast (bfloat16), which is left out: a module in 16 bits"]),
     (Frozen, []),
     (lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), nn.BatchNorm1d(4)), []),
 ])
@@ -125,6 +129,11 @@ def test_what_a_loss_of_ones_own_depends_on_is_not_said_to_be_idle() -> None:
 def test_modules_that_are_refused(module: Any, examples: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         from_torch(module(), *examples)
+
+
+def test_an_import_under_autocast_is_refused() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match="stands under autocast from without"):
+        from_torch(nn.Sequential(nn.Linear(4, 4)), (2, 4))
 
 
 # ---- configs of Hugging Face -------------------------------------------------------------------------------------------------

@@ -186,3 +186,49 @@ def forward_of_another_instance() -> Any:
     made = nn.Sequential(*(ChoosesItsForward(False) for _ in range(2)))
     made[1].forward = made[0].forward_fast
     return made
+
+
+@case("equal", ids(7, 4, 5))
+def masks_joined_with_fixed_ones() -> Any:
+    """As texts of different lengths stand before an image."""
+    def forward(self, t):
+        seen = torch.cat([t > 2, torch.ones(4, 3, dtype=torch.bool)], dim=1)
+        return self.b(torch.cat([self.words(t), self.image.expand(4, 3, 6)], 1)).masked_fill(~seen[..., None], 0.25)
+
+    return net(forward, words=nn.Embedding(7, 6), image=nn.Parameter(torch.randn(3, 6)), b=line())
+
+
+@case("equal", ids(7, 4, 5))
+def truth_values_written_into_masks() -> Any:
+    def forward(self, t):
+        both = (t > 2)[:, :, None] & (t > 1)[:, None, :]
+        both[..., 0] = True
+        both[:, 1::2, 1] = False
+        return self.words(t) + both.to(torch.float64) @ self.words(t)
+
+    return net(forward, words=nn.Embedding(7, 6).double())
+
+
+@case("refused", ids(7, 4, 5))
+def numbers_written_into_masks() -> Any:
+    def forward(self, t):
+        seen = t > 2
+        seen[:, 1] = t[:, 0] > 3
+        return self.words(t).masked_fill(seen[..., None], 0.25)
+
+    return net(forward, words=nn.Embedding(7, 6))
+
+
+def _nests() -> tuple[Any, ...]:
+    """Tensors in a dict and in a list, and sizes, as UNets and transformers of diffusion are given them."""
+    added = {"texts": torch.randn(4, 6, dtype=torch.float64), "times": torch.randint(7, (4,)), "scale": 0.5}
+    return torch.randn(4, 6, dtype=torch.float64), added, [torch.randn(4, 6, dtype=torch.float64)], [(1, 2), (3, 4)]
+
+
+@case("equal", _nests)
+def tensors_in_dicts_and_lists() -> Any:
+    def forward(self, x, added, others, sizes):
+        h = self.a(x) + added["scale"] * self.b(added["texts"]) + self.words(added["times"])
+        return h * others[0] * sizes[1][0]
+
+    return net(forward, a=line(), b=line(), words=nn.Embedding(7, 6).double())

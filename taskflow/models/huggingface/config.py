@@ -17,10 +17,10 @@ from typing import Any
 from taskflow.collector import paused_collector
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
+from taskflow.models.huggingface.beside import beside_words
 from taskflow.models.huggingface.classes import class_of, known_type, last_line, one_line, why_not_built
 from taskflow.models.huggingface.contrastive import own_loss
 from taskflow.models.huggingface.parts import (
-    images_beside,
     require_no_other_part,
     require_one_tower,
     say_where_images_are,
@@ -75,7 +75,7 @@ def from_config(
     kind = type(module).__name__
     positional, keywords = examples_for(module, batch or DEFAULT_BATCH, steps)
     if part is None:
-        keywords |= images_beside(module, batch or DEFAULT_BATCH) if "input_ids" in keywords else {}
+        keywords |= beside_words(module, batch or DEFAULT_BATCH) if "input_ids" in keywords else {}
     own = own_loss(module) if loss is part is None else None
     if own is None and loss is None and kind.endswith("Model") and "LMHead" not in kind:
         require_one_tower(module)

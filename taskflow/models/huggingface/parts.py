@@ -59,8 +59,9 @@ def say_where_images_are(module: Any, graph: OperatorGraph) -> None:
     for node in graph:
         if isinstance(node.operator, MaskedScatter):
             tokens, rows = node.inputs[1].shape[1], node.inputs[2].shape[1]
+            what = "sound" if node.operator.token == getattr(module.config, "audio_token_id", None) else "image"
             note(
-                f"hf: {kind}: one image a sample is planned, for {rows:,} of its {tokens:,} tokens: those that are "
+                f"hf: {kind}: one {what} a sample is planned, for {rows:,} of its {tokens:,} tokens: those that are "
                 f"{node.operator.token} in the data, wherever they stand"
             )
             if "token_type_ids" in inspect.signature(type(module).forward).parameters:

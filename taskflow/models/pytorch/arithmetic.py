@@ -13,7 +13,7 @@ import torch
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.in_rows import once_for_samples
-from taskflow.models.pytorch.masks import chosen, clamped_integers, filled
+from taskflow.models.pytorch.masks import Mask, chosen, filled
 from taskflow.models.pytorch.recipes import derived, varies
 from taskflow.models.pytorch.registry import (
     array_of,
@@ -228,7 +228,7 @@ def clamp(name: str, input: Tensor, min: Any = None, max: Any = None) -> Any:
     for bound in (min, max):
         require(bound is None or isinstance(bound, (int, float)), "min and max must be numbers")
     if input.dtype.kind in "iu":
-        return clamped_integers(name, input, min, max)
+        return _clamped_integers(name, input, min, max)
     return ops.clamp(input, min, max, strict=clamp_stops_at_bounds(), name=name)
 
 
@@ -383,3 +383,13 @@ def std(name: str, input: Tensor, dim: Any = None, unbiased: bool | None = None,
         correction: Any = None) -> Any:
     """The standard deviation over some dimensions."""
     return ops.sqrt(var(f"{name}.variance", input, dim, unbiased, keepdim, correction=correction), name=name)
+
+
+def _clamped_integers(name: str, x: Tensor, least: Any, most: Any) -> Tensor:
+    """Integers between two bounds, of which one may be None. Raises Unsupported for bounds that are no integers."""
+    for bound, relation, at in ((least, "lt", "least"), (most, "gt", "most")):
+        if bound is not None:
+            require(bound == int(bound), "bounds of integers must be integers")
+            beyond = Mask(ops.compare(x, relation, int(bound), name=f"{name}.beyond_{at}"))
+            x = chosen(x.graph, f"{name}.{at}", beyond, int(bound), x)
+    return x

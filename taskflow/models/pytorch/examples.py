@@ -22,34 +22,45 @@ def module_and_name(module: Any, name: str | None) -> tuple[Any, str]:
 
 def examples_of(module: Any, examples: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> list[Any]:
     """Return the examples as tensors (a shape: on the meta device, of the module's type), with those given by name at their
-    positions; numbers, strings and None are unchanged. Raises ValueError if ``module`` is no module, or for an example of any
-    other type."""
+    positions. Those in dicts and lists are, too. Numbers, strings, None and lists of lists of numbers are unchanged. Raises
+    ValueError if ``module`` is no module, or for an example of any other type."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"from_torch: module must be a torch.nn.Module, got {type(module).__name__}")
     if isinstance(module, ExportedModule) and not examples:
         own = dict(module.examples_)
         keywords = own | dict(keywords or {})
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
-    found: list[Any] = []
-    for number, example in enumerate(_placed(module, examples, keywords or {})):
-        shape = isinstance(example, (tuple, list)) and all(isinstance(size, int) and size > 0 for size in example)
-        if shape and example:
-            found.append(torch.empty(tuple(example), dtype=dtype, device="meta"))
-        elif _dense(example) and not example.ndim:
-            raise ValueError(
-                f"from_torch: example {number} is one number for all samples; hand it over as a Python number, which is part of "
-                "the network, or as one for each sample, (N,)"
-            )
-        elif _dense(example) or is_plain(example):
-            found.append(example)
-        elif hasattr(example, "shape") and hasattr(example, "dtype"):
-            found.append(torch.empty(tuple(example.shape), dtype=getattr(torch, str(example.dtype)), device="meta"))
-        else:
-            raise ValueError(
-                f"from_torch: example {number} must be a shape, a dense real tensor, a number, a text, None or a dict of such, "
-                f"got {type(example).__name__} {str(example)[:60]}"
-            )
-    return found
+    return [_example(value, number, dtype) for number, value in enumerate(_placed(module, examples, keywords or {}))]
+
+
+def _example(value: Any, number: int, dtype: torch.dtype) -> Any:
+    if is_plain(value) or (_dense(value) and value.ndim):
+        return value
+    if isinstance(value, (tuple, list)) and value and all(isinstance(size, int) and size > 0 for size in value):
+        return torch.empty(tuple(value), dtype=dtype, device="meta")
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _example(part, number, dtype) for key, part in value.items()}
+    if isinstance(value, (tuple, list)) and any(isinstance(part, (torch.Tensor, tuple, list)) for part in value):
+        return type(value)(_sizes(part) or _example(part, number, dtype) for part in value)
+    if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, torch.Tensor):
+        return torch.empty(tuple(value.shape), dtype=getattr(torch, str(value.dtype)), device="meta")
+    if _dense(value):
+        raise ValueError(
+            f"from_torch: example {number} is one number for all samples; hand it over as a Python number, which is part of "
+            "the network, or as one for each sample, (N,)"
+        )
+    raise ValueError(
+        f"from_torch: example {number} must be a shape, a dense real tensor, a number, a text, None, or a dict or list of such, "
+        f"got {type(value).__name__} {str(value)[:60]}"
+    )
+
+
+def _sizes(value: Any) -> Any:
+    """Numbers within a list of lists, which are no shape but part of the network, such as sizes of images; None for others."""
+    if isinstance(value, (tuple, list)):
+        parts = [_sizes(part) for part in value]
+        return None if None in parts else type(value)(parts)
+    return value if isinstance(value, (bool, int, float)) else None
 
 
 def _placed(module: nn.Module, examples: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:

@@ -1,5 +1,5 @@
 """What a module has and its graph does not train or say: parameters that nothing minimised depends on, losses that forward
-returns, ways of saving memory."""
+returns, ways of saving memory and time."""
 
 from __future__ import annotations
 
@@ -49,16 +49,17 @@ def own_losses(result: Any) -> list[str]:
 
 @contextmanager
 def memory_savers() -> Iterator[set[str]]:
-    """Collect the ways in which the block saves memory for activations: recomputation, copies on the CPU."""
+    """Collect how the block saves memory or time in ways that are a plan's choice: recomputation, copies on the CPU, autocast."""
     from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
     from torch.utils.checkpoint import CheckpointFunction
 
-    recomputes, found = "recomputes activations (torch.utils.checkpoint)", set[str]()
+    chosen = "which is left out: a plan chooses what is recomputed"
+    recomputes, found = f"recomputes activations (torch.utils.checkpoint), {chosen}", set[str]()
     plain = saved_tensors_hooks.__enter__
 
     def enter(hooks: Any) -> Any:
         kept = isinstance(hooks, save_on_cpu)
-        found.add("keeps activations on the CPU" if kept else recomputes)
+        found.add(f"keeps activations on the CPU, {chosen}" if kept else recomputes)
         return plain(hooks)
 
     def apply(function: Any, preserve: bool, *args: Any) -> Any:  # of use_reentrant=True
@@ -68,7 +69,29 @@ def memory_savers() -> Iterator[set[str]]:
     saved_tensors_hooks.__enter__ = enter  # type: ignore[method-assign]
     CheckpointFunction.apply = apply  # type: ignore[method-assign,assignment]
     try:
-        yield found
+        with without_autocast(found):
+            yield found
     finally:
         del CheckpointFunction.apply  # the one that it inherits is there again
         saved_tensors_hooks.__enter__ = plain  # type: ignore[method-assign]
+
+
+@contextmanager
+def without_autocast(found: set[str] | None = None) -> Iterator[None]:
+    """Compute what stands under autocast in its own type within the block. ``found``: gets what is said of it."""
+    import torch
+
+    kind = torch.autocast
+    plain = kind.__enter__, kind.__exit__
+
+    def enter(block: Any) -> Any:
+        if block._enabled and found is not None:
+            kind_of = str(block.fast_dtype).removeprefix("torch.")
+            found.add(f"uses autocast ({kind_of}), which is left out: a module in 16 bits (module.bfloat16()) is planned so")
+        return block
+
+    kind.__enter__, kind.__exit__ = enter, lambda block, *error: None  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        kind.__enter__, kind.__exit__ = plain  # type: ignore[method-assign]

@@ -77,7 +77,7 @@ def from_torch(
     else:
         _add_loss(graph, output, loss)
     for saver in followed.savers:
-        note(f"from_torch: {graph.name}: forward {saver}, which is left out: a plan chooses what is recomputed")
+        note(f"from_torch: {graph.name}: forward {saver}")
     if isinstance(loss, str) and (others := own_losses(result)):
         note(f"from_torch: {graph.name}: the loss is {loss} alone, without {listed(others)}, which forward returns")
     if tables := sparse_tables(module):

@@ -270,6 +270,12 @@ def unchanged(graph: OperatorGraph, name: str, input: Any, *args: Any, **options
     return input
 
 
+@_says("cat", "concat", "concatenate")
+def joined(graph: OperatorGraph, name: str, tensors: Any, dim: int = 0) -> Mask:
+    """Join masks and fixed truth values along a dimension."""
+    return Mask(ops.concat([as_floats(graph, f"{name}.part{i}", part) for i, part in enumerate(tensors)], dim, name=name))  # type: ignore[misc]
+
+
 # ---- use -------------------------------------------------------------------------------------------------------------------
 
 
@@ -285,13 +291,29 @@ def filled(graph: OperatorGraph, name: str, input: Any, mask: Any, value: Any) -
 
 @_says("__setitem__")
 def assigned_where(graph: OperatorGraph, name: str, input: Any, index: Any, value: Any) -> Any:
-    """Take a number, or what repeats itself everywhere, where truth values of the first dimensions say: ``x[mask] = 0``."""
+    """Take a number, or what repeats itself everywhere, where truth values of the first dimensions say, ``x[mask] = 0``; or a truth
+    value in a part of a mask, ``mask[..., 0] = True``."""
     mask = index.mask() if isinstance(index, Side) else index
+    if isinstance(input, Mask) and not isinstance(mask, (Mask, Fixed)):
+        there, yes = _places(input.tensor.shape, index), number_of(value)
+        require(yes is not None, "only True or False can be written into a part of a mask")
+        return either(graph, name, input, Fixed(there, 0)) if yes else both(graph, name, input, Fixed(~there, 0))
     require(isinstance(mask, (Mask, Fixed)), "a mask must stand alone as an index that is written to")
     shape, own = input.shape if isinstance(input, Tensor) else tuple(input.tensor.shape), _condition(graph, f"{name}.where", mask)
     own = ops.reshape(own, (*own.shape, *(1,) * (len(shape) - own.ndim)), name=f"{name}.led") if own.ndim < len(shape) else own
     require(number_of(value) is not None or not value.shape, "only a number can be written where a mask says: use torch.where")
     return chosen(graph, name, Mask(own) if isinstance(mask, Mask) else Side(own, "ne", 0.0, name), value, input)
+
+
+def _places(shape: tuple[int, ...], index: Any) -> torch.Tensor:
+    """True where slices and whole numbers point; dimensions that they do not cut have one element."""
+    wanted = list(index) if isinstance(index, tuple) else [index]
+    at = wanted.index(Ellipsis) if Ellipsis in wanted else len(wanted)
+    wanted[at : at + 1] = [slice(None)] * (len(shape) - len(wanted) + (at < len(wanted)))
+    require(all(isinstance(part, slice) or type(part) is int for part in wanted), "a mask must stand alone as an index to write to")
+    table = torch.zeros([1 if part == slice(None) else size for part, size in zip(wanted, shape)], dtype=torch.bool)
+    table[tuple(wanted)] = True
+    return table
 
 
 def _is_zeros(value: Any, shape: tuple[int, ...]) -> bool:
@@ -340,16 +362,6 @@ def _of_type(graph: OperatorGraph, name: str, value: Any, dtype: np.dtype[Any], 
     number = number_of(value)
     assert number is not None, "it is a tensor or a number"
     return constant(graph, np.full((1,), max(number, least), dtype), name)
-
-
-def clamped_integers(name: str, x: Tensor, least: Any, most: Any) -> Tensor:
-    """Integers between two bounds, of which one may be None. Raises Unsupported for bounds that are no integers."""
-    for bound, relation, at in ((least, "lt", "least"), (most, "gt", "most")):
-        if bound is not None:
-            require(bound == int(bound), "bounds of integers must be integers")
-            beyond = Mask(ops.compare(x, relation, int(bound), name=f"{name}.beyond_{at}"))
-            x = chosen(x.graph, f"{name}.{at}", beyond, int(bound), x)
-    return x
 
 
 def _is_truth(value: Any) -> bool:

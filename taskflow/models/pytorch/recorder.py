@@ -42,7 +42,7 @@ from taskflow.models.pytorch.repeats import RepeatedLayers
 from taskflow.models.pytorch.scans import scans_followed
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
-from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
+from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of, named_leaves
 from taskflow.models.pytorch.taken_apart import APART, in_parts
 from taskflow.models.pytorch.unread import drop_unread, result_of, without_checks
 from taskflow.models.pytorch.without_numbers import run_without_numbers
@@ -84,7 +84,7 @@ class TorchRecorder(TorchFunctionMode):
         self.paused = self.asked = False
 
     def run(self, examples: Sequence[Any]) -> TorchRecording:
-        """Run forward on examples (tensors of the shadow become inputs; everything else is passed unchanged)."""
+        """Run forward on examples (tensors of the shadow, also in nests, become inputs; everything else is passed unchanged)."""
         forward = type(self.module).forward
         args, kwargs = self._bound(forward, examples)
         nn.Module.__call__ = self._call()  # type: ignore[method-assign]
@@ -128,9 +128,9 @@ class TorchRecorder(TorchFunctionMode):
         return args, kwargs
 
     def _input(self, example: Any, name: str) -> Any:
-        if not isinstance(example, torch.Tensor):
-            return example
-        self.add("input", name, (), {}, example)
+        for path, value in named_leaves(name, example):
+            if isinstance(value, torch.Tensor):
+                self.add("input", path, (), {}, value)
         return example
 
     def __torch_function__(
@@ -277,7 +277,7 @@ class TorchRecorder(TorchFunctionMode):
             what = name_of(getattr(target, "__self__", target))
             raise Unsupported(f"{who} sets .{what} of a tensor, which is not understood")
         if name not in QUERIES and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
-            raise Unsupported(f"{who} uses autocast, which is not understood")
+            raise Unsupported(f"{who} stands under autocast from without; call from_torch outside of that block")
 
     def _refuse_arguments(self, name: str, given: Sequence[torch.Tensor], changes: bool) -> None:
         """Refuse what ``changes`` a constant, its first argument, and arguments without numbers."""

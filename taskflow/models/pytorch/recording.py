@@ -90,7 +90,7 @@ def recorded_once(recorder: TorchRecorder, examples: Sequence[Any]) -> Any:
 
 def examples_in(shadow: Shadow, examples: Sequence[Any]) -> list[Any]:
     """Return examples as the shadow's tensors; numbers, texts and None are unchanged."""
-    return [shadow.example(example) if isinstance(example, torch.Tensor) else example for example in examples]
+    return [*mapped(lambda value: shadow.example(value) if isinstance(value, torch.Tensor) else value, list(examples))]
 
 
 def _depends_on_mode(module: nn.Module, step: TorchStep) -> bool:

@@ -96,6 +96,15 @@ def leaves(value: Any) -> Iterator[Any]:
     yield from found
 
 
+def named_leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of a nest with names that begin with its ``name``, such as ``name_key``, in the order of `leaves`."""
+    if not isinstance(value, (dict, list, tuple)):
+        yield name, value
+        return
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from named_leaves(f"{name}_{key}", part)
+
+
 @dataclass(slots=True)
 class TorchRecording:
     """Steps of one run, and the nest that forward returned. ``asked``: whether its code asks for gradients of the data."""

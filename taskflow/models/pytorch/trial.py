@@ -25,8 +25,8 @@ from taskflow.models.pytorch.draws import SameDraws
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.experts import is_experts
 from taskflow.models.pytorch.follow import WATCHING, Followed, Watch, follow
-from taskflow.models.pytorch.idle import sparse_tables
-from taskflow.models.pytorch.steps import TorchStep, leaves
+from taskflow.models.pytorch.idle import sparse_tables, without_autocast
+from taskflow.models.pytorch.steps import TorchStep, leaves, mapped
 from taskflow.models.pytorch.unread import result_of
 from taskflow.models.pytorch.weights import weights_of
 from taskflow.operators.flash_attention import FlashAttention
@@ -161,16 +161,15 @@ def generators_kept() -> Iterator[None]:
 def feeds_of(trial: Trial, among: Sequence[float] = (), least: int = 0) -> list[Any]:
     """Return examples with random numbers, the same each time: floats ``among`` these, if there are any; integers from ``least`` on
     and below the limit of the operators that read them, or the examples' own."""
-    graph, numbers, found = trial.followed.graph, np.random.default_rng(0), []
+    graph, numbers = trial.followed.graph, np.random.default_rng(0)
     inputs = iter(node for node in graph if node.operator.kind == "input")
-    for example in trial.examples:
+
+    def drawn(example: Any) -> Any:
         if not isinstance(example, torch.Tensor):
-            found.append(example)
-            continue
+            return example
         (tensor,) = next(inputs).outputs
         if trial.own_integers and not example.is_floating_point():
-            found.append(example)
-            continue
+            return example
         if example.is_floating_point():
             array: Any = numbers.choice(among, tensor.shape) if among else numbers.standard_normal(tensor.shape)
         else:
@@ -178,8 +177,9 @@ def feeds_of(trial: Trial, among: Sequence[float] = (), least: int = 0) -> list[
             highest = min((below for below in readers if below is not None), default=2)
             array = numbers.integers(min(least, highest - 1), highest, tensor.shape)
             _place(array, tensor, graph, numbers)
-        found.append(torch.from_numpy(np.asarray(array)).to(example.dtype))
-    return found
+        return torch.from_numpy(np.asarray(array)).to(example.dtype)
+
+    return [*mapped(drawn, trial.examples)]
 
 
 def _place(array: Array, tensor: Tensor, graph: OperatorGraph, numbers: np.random.Generator) -> None:
@@ -247,7 +247,8 @@ def _with_zeros(trial: Trial, graph: OperatorGraph) -> Any:
 def fed(followed: Followed, feeds: Sequence[Any]) -> dict[str, Array]:
     """Return the feeds of a step of the graph."""
     names = [node.name for node in followed.graph if node.operator.kind == "input"]
-    return {name: value.detach().numpy().copy() for name, value in zip(names, (f for f in feeds if isinstance(f, torch.Tensor)))}
+    tensors = (value for value in leaves(list(feeds)) if isinstance(value, torch.Tensor))
+    return {name: value.detach().numpy().copy() for name, value in zip(names, tensors)}
 
 
 def loss_of(returned: Any, factors: Sequence[Array]) -> Any:
@@ -278,9 +279,10 @@ def largest_of(numbers: Array) -> float:
 
 def call(module: nn.Module, feeds: Sequence[Any]) -> Any:
     """Call a module on copies of the arguments; keyword-only arguments are passed by keyword."""
-    copies = [f.clone().requires_grad_(f.requires_grad) if isinstance(f, torch.Tensor) else f for f in feeds]
+    copies = mapped(lambda f: f.clone().requires_grad_(f.requires_grad) if isinstance(f, torch.Tensor) else f, list(feeds))
     parameters = inspect.signature(type(module).forward).parameters.values()
     named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY][: max(0, len(copies))]
     free = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     place = len(copies) if any(p.kind is p.VAR_POSITIONAL for p in free) else min(len(copies), len(free) - 1)
-    return result_of(module(*copies[:place], **dict(zip(named, copies[place:]))))
+    with without_autocast():
+        return result_of(module(*copies[:place], **dict(zip(named, copies[place:]))))

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -24,7 +25,7 @@ from taskflow.models.pytorch.locate import located
 from taskflow.models.pytorch.mixers import is_mixer
 from taskflow.models.pytorch.scans import TARGETS
 from taskflow.models.pytorch.site import Unsupported
-from taskflow.models.pytorch.steps import Fixed, leaves
+from taskflow.models.pytorch.steps import Fixed, leaves, mapped
 from taskflow.models.pytorch.trial import (
     TOLERANCES,
     Array,
@@ -103,12 +104,12 @@ def _smaller(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
     """Examples of a smaller batch, and of smaller images, if the given ones cost much and the operators stay the same; and the
     operations of a forward pass."""
     flops = _flops(followed.graph)
-    tensors = [example for example in examples if isinstance(example, torch.Tensor) and example.ndim]
+    tensors = [example for example in leaves(list(examples)) if isinstance(example, torch.Tensor) and example.ndim]
     if flops <= FEW_FLOPS or not tensors:
         return list(examples), flops
     samples = tensors[0].shape[0]
     for side in (SIDE, None):
-        fewer = [_part(example, samples, side) if isinstance(example, torch.Tensor) else example for example in examples]
+        fewer = mapped(partial(_part, samples, side), list(examples))
         try:
             graph = follow(module, fewer, followed.graph.name).graph
         except ValueError:
@@ -118,8 +119,11 @@ def _smaller(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
     return list(examples), flops
 
 
-def _part(example: torch.Tensor, samples: int, side: int | None) -> torch.Tensor:
-    """`BATCH` of an example's samples; of images (N, C, H, W) no more than ``side`` rows and columns."""
+def _part(samples: int, side: int | None, example: Any) -> Any:
+    """`BATCH` of an example's samples; of images (N, C, H, W) no more than ``side`` rows and columns. What is no tensor is as it
+    is."""
+    if not isinstance(example, torch.Tensor):
+        return example
     part = example[:BATCH] if example.ndim and example.shape[0] == samples else example
     return part[..., :side, :side] if part.ndim == 4 and part.is_floating_point() else part
 
@@ -163,10 +167,7 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
         dtype = dtype if dtype in TOLERANCES else "float32"
         kind = getattr(torch, dtype)
         copied = random_copy(module, kind)
-        given = [
-            example.to(kind) if isinstance(example, torch.Tensor) and example.is_floating_point() else example
-            for example in examples
-        ]
+        given = mapped(partial(_as_type, kind), list(examples))
         try:
             result = follow(copied, given, followed.graph.name, watch_inputs)
         except ValueError:
@@ -183,6 +184,10 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
     raise ValueError(
         f"from_torch: {followed.graph.name}: a copy of the module becomes another graph; it cannot be verified (verify=False)"
     )
+
+
+def _as_type(kind: torch.dtype, example: Any) -> Any:
+    return example.to(kind) if isinstance(example, torch.Tensor) and example.is_floating_point() else example
 
 
 def _finite_feeds(trial: Trial) -> tuple[Trial, list[Any]]:
@@ -237,9 +242,12 @@ def _difference(trial: Trial, outputs: Sequence[Tensor], feeds: Sequence[Any]) -
     if not module.training:
         module.train()
     own = followed.recording.asked  # a module asks only for gradients of data that has none
-    inputs = [f.requires_grad_(not own) if isinstance(f, torch.Tensor) and f.is_floating_point() else f for f in feeds]
+    inputs = list(feeds)
+    for value in leaves(inputs):
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            value.requires_grad_(not own)
     with no_dropout(module), torch.enable_grad():
-        given = [f * 1 if isinstance(f, torch.Tensor) and f.requires_grad else f for f in inputs]
+        given = mapped(lambda f: f * 1 if isinstance(f, torch.Tensor) and f.requires_grad else f, inputs)
         returned = call(module, given)
         loss = loss_of(returned, projections(outputs))
         if loss.requires_grad:
@@ -279,7 +287,7 @@ def _trained_alike(
                 parameter.sub_(parameter.grad)
     stored = weights_of(module)
     wanted = {name: stored[name] for name in stored}
-    floats = iter([f for f in inputs if isinstance(f, torch.Tensor)])
+    floats = iter([f for f in leaves(list(inputs)) if isinstance(f, torch.Tensor)])
     for step in followed.recording.steps:
         if step.kind == "input":
             fed_in = next(floats)
