@@ -1,4 +1,4 @@
-"""What no whole step shows at once: views of views, seconds of a route, and the bytes that half of a backward task leaves out."""
+"""What no whole step shows at once: views of views, seconds of a route, halves of backward tasks, copies of gradients."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from taskflow.models import build
 from taskflow.regions import Rect
 from taskflow.rules import SGD
 from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.lower.exchange import exchange_gradients
 from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import roofline
-from taskflow.tasks.task import Compute, Kind, TaskGraph
+from taskflow.tasks.task import AllToAll, Compute, Kind, TaskGraph
 
 
 def test_a_view_is_of_an_instance_and_not_of_another_view() -> None:
@@ -59,3 +60,18 @@ def test_half_of_a_backward_task_and_what_it_leaves_out_are_the_whole() -> None:
         assert max(both) == whole[place][0][0], place
         if place[1].startswith("[0:"):  # in later micro-batches the half for weights alone reads the gradients that it adds to
             assert len(both) == 1, place
+
+
+def test_of_gradients_that_are_copies_each_owner_adds_the_one_that_it_takes() -> None:
+    """Processors 2 and 3 have the same gradient: the owner of a half adds that of the nearer one, and never both."""
+    whole, low, high = Rect((0,), (4,)), Rect((0,), (2,)), Rect((2,), (4,))
+    emit = Emitter(4)
+    own, two, three = ((p, whole, emit.buffer("d x", whole, p, np.dtype("float32"))) for p in (0, 2, 3))
+    tensor = taskflow.input(taskflow.OperatorGraph(), (4,), name="x")
+    found = exchange_gradients(emit, tensor, {low: 0, high: 3}, {low: [own, two], high: [own, three]})
+    assert {rect: [p for p, *_ in parts] for rect, parts in found.items()} == {low: [0, 0], high: [3, 3]}
+    assert own in found[low] and three in found[high]
+    (task,) = emit.graph.tasks
+    assert isinstance(task.work, AllToAll)
+    group = task.work.group
+    assert sorted((group[b.giver], group[b.taker], b.source.rect) for b in task.work.blocks) == [(0, 3, high), (2, 0, low)]
