@@ -68,3 +68,12 @@ def run_python(
         os.killpg(job.pid, signal.SIGKILL)  # the group of its own that start_new_session made: mpirun and its ranks
         pytest.fail(f"still running after {limit:g} s:\n{job.communicate()}")
     return subprocess.CompletedProcess(command, job.returncode, out, spoken(errors))
+
+
+def run_torch(
+    ranks: int, *arguments: str, folder: Path = ROOT, limit: float = 200.0, extra: Mapping[str, str] | None = None, among: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """How a program ended on so many of PyTorch's ranks, each with one thread, started as torchrun does (torch_ranks.py).
+    ``among``: of so many, if not all are started."""
+    words = (str(Path(__file__).with_name("torch_ranks.py")), str(ranks), str(among or ranks), str(free_port()), *arguments)
+    return run_python(*words, folder=folder, limit=limit, extra={"OMP_NUM_THREADS": "1", **(extra or {})})

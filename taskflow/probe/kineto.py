@@ -25,6 +25,7 @@ OF_PARTS = {LOSS: "loss", "sums": "gradients", "finish": "loss sum"}
 """Of an exported module's names that are no module's, the part of the step."""
 BROUGHT = "BroughtPieces"  # of an exported module: activations in another layout, copies and message
 AGAIN = "autograd::engine::evaluate_function"
+SEQUENCE = "Sequence number"  # of what a forward pass did, which its backward pass has, too
 SENDS = ("gloo:", "nccl:")
 CALLS = ("c10d::", "c10d_functional::", "_c10d_functional::")
 UNIT = re.compile(r"FSDP::(\w+)(?: \((.*)\))?")
@@ -150,8 +151,8 @@ def _slices(events: Sequence[TraceEvent], spans: Sequence[tuple[float, float]], 
         yield from _cut(at, event.begin, stack, walk, spans, starts)
         at = max(at, event.begin)
         stack.append(event)
-        if "Sequence number" in event.args and _backward_of(stack) is None:
-            walk.owners[int(event.args["Sequence number"])] = _module(stack)
+        if SEQUENCE in event.args and _backward_of(stack) is None:
+            walk.owners[int(event.args[SEQUENCE])] = _module(stack)
 
 
 def _cut(
@@ -186,8 +187,10 @@ def _part(stack: Sequence[TraceEvent], walk: _Sequences) -> TimeOf:
     if any(event.name.startswith("Optimizer.") for event in stack):
         return TimeOf("update")
     if (inner := _backward_of(stack)) is not None and not _module(stack[stack.index(inner) :]):  # else it is computed again
-        if "Sequence number" in inner.args:
-            walk.backward = walk.owners.get(int(inner.args["Sequence number"]), walk.backward)
+        # What has hooks (the end of a unit of FSDP2) has its number on the function within alone.
+        number = next((event.args[SEQUENCE] for event in stack[stack.index(inner) :] if SEQUENCE in event.args), None)
+        if number is not None:
+            walk.backward = walk.owners.get(int(number), walk.backward)
         if BROUGHT in inner.name:
             return TimeOf("activations", "" if walk.backward == LOSS else walk.backward)
         return TimeOf("loss" if walk.backward == LOSS else "backward", "" if walk.backward == LOSS else walk.backward)

@@ -12,7 +12,8 @@ from trace_format import verify_events
 
 import taskflow
 from taskflow.mapper import DataParallel
-from taskflow.partition import Tile
+from taskflow.partition import Image, Tile
+from taskflow.regions import Rect
 from taskflow.runtime.profiler.recording import read_trace
 
 
@@ -73,3 +74,22 @@ def test_what_there_is_is_written_at_the_end(tmp_path: Path) -> None:
     about = read_trace(tmp_path / "run.json")["otherData"]
     assert not about["complete"] and about["steps"][0] == 2
     assert np.isfinite(about["step_seconds"]).all()
+
+
+def test_a_cut_of_another_region_is_no_repetition() -> None:
+    """Though its Rects are those of the launch before."""
+    with taskflow.TaskRuntime(2) as rt:
+        region, tiles = rt.region((6,)), Tile((6,), (2,))
+        rt.write(region, 1.0)
+        larger = Image(tiles, lambda rect: rect, Rect.of((8,)))
+        given = iter([tiles, tiles, tiles, larger])
+
+        def once() -> None:
+            cut = next(given)
+            rt.launch(double, over=tiles, x=(region, cut))
+
+        step = rt.trace(once)
+        for _ in range(3):
+            step()
+        with pytest.raises(ValueError, match=r"\[0:8\]"):
+            step()

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from taskflow.cli.main import main
 from taskflow.cli.next_best import next_best
-from taskflow.cli.problem import make_problem
+from taskflow.cli.problem import Problem, make_problem
 from taskflow.mapper import choose, parse_plan
 from taskflow.optimizer import Deadline, SearchResult, search
 from taskflow.optimizer.space import SpaceOptions
@@ -22,6 +22,13 @@ ASKED = ("gpt-2", "--size", "small", "-m", "h100", "-n", "4", "--batch", "16", "
 
 def run(*words: str) -> Any:
     return CliRunner().invoke(main, list(words))
+
+
+@pytest.fixture(scope="module")
+def searched() -> tuple[Problem, SearchResult]:
+    """A GPT-2 of four layers on four devices, and what a search finds there."""
+    made = make_problem("gpt-2", "h100", 4, 16, "paper", "adam", settings={"layers": "4"})
+    return made, search(made.graph, made.machine, budget="60p", use=made.evaluator, memory=made.memory_check)
 
 
 def test_the_next_plans_are_of_other_kinds_and_no_faster(tmp_path: Path) -> None:
@@ -39,10 +46,11 @@ def test_the_next_plans_are_of_other_kinds_and_no_faster(tmp_path: Path) -> None
     assert json.loads(run("export", files[0], "--to", "megatron", "--out", str(tmp_path / "x.args"), "--json").stdout)["written"]
 
 
-def test_the_grid_that_was_searched_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_grid_that_was_searched_is_used_again(
+    searched: tuple[Problem, SearchResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And its plans are those of a grid that is made anew."""
-    made = make_problem("gpt-2", "h100", 4, 16, "paper", "adam", settings={"layers": "4"})
-    found = search(made.graph, made.machine, budget="60p", use=made.evaluator, memory=made.memory_check)
+    made, found = searched
 
     def plans(found: SearchResult) -> list[tuple[str, float]]:
         plans = next_best(made, found, [], 3, SpaceOptions(), None, Deadline())
@@ -53,10 +61,9 @@ def test_the_grid_that_was_searched_is_used_again(monkeypatch: pytest.MonkeyPatc
     assert anew and plans(found) == anew
 
 
-def test_plans_that_the_search_found_to_fit_are_not_simulated_again() -> None:
+def test_plans_that_the_search_found_to_fit_are_not_simulated_again(searched: tuple[Problem, SearchResult]) -> None:
     """On thousands of devices there is no time to, nor to price others."""
-    made = make_problem("gpt-2", "h100", 4, 16, "paper", "adam", settings={"layers": "4"})
-    found = search(made.graph, made.machine, budget="60p", use=made.evaluator, memory=made.memory_check)
+    made, found = searched
     known = dict(found.fit)
     assert found.strategy.plan in known and known[found.strategy.plan] == found.seconds == min(known.values())
     some = (("d2 p2 mb1", 3.0), ("d4 mb1 zero1", 2.0), ("t2 d2 mb1", 4.0), ("t2 d2 mb2", 5.0))
@@ -80,10 +87,11 @@ def test_mistakes_are_said_before_the_search() -> None:
         assert done.exit_code == 2 and said in done.output, done.output
 
 
-def test_plans_of_cuts_alone_are_not_tried_where_all_of_such_a_step_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_of_cuts_alone_are_not_tried_where_all_of_such_a_step_is_lowered(
+    searched: tuple[Problem, SearchResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They would take the time of the grid's plans, and not fit."""
-    made = make_problem("gpt-2", "h100", 4, 16, "paper", "adam", settings={"layers": "4"})
-    found = search(made.graph, made.machine, budget="60p", use=made.evaluator, memory=made.memory_check)
+    made, found = searched
     asked: list[str] = []
     monkeypatch.setattr("taskflow.cli.next_best.choose", lambda name, *of: asked.append(name) or choose(name, *of))
     next_best(made, found, [], 3, SpaceOptions(), None, Deadline())

@@ -49,23 +49,23 @@ def test_a_trace_of_a_prediction_is_no_profile(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "only predicted" in done.stderr
 
 
-@pytest.mark.parametrize("plan,shown", [("d128 mb1 zero1", 1), ("t2 p2 d32 mb1", 4)])
+@pytest.mark.parametrize("plan,shown", [("d32 mb1 zero1", 1), ("t2 p2 d8 mb1", 4)])
 def test_of_a_step_of_too_many_tasks_the_devices_that_stand_for_others(
     plan: str, shown: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace, model = tmp_path / "step.json", [*MODEL[:4], "256", *MODEL[5:8], "128", *MODEL[9:]]
+    trace, model = tmp_path / "step.json", [*MODEL[:4], "64", *MODEL[5:8], "32", *MODEL[9:]]
     command = ["simulate", *model, "--strategy", plan, "--trace", str(trace), "--json"]
     assert CliRunner().invoke(main, command).exit_code == 0
     whole = read_trace(trace)
     monkeypatch.setattr(ordered, "MOST_TIMELINE", 0)
     done = CliRunner().invoke(main, command)
-    assert done.exit_code == 0 and f"{shown} of 128 devices, which stand for all others" in done.stderr
+    assert done.exit_code == 0 and f"{shown} of 32 devices, which stand for all others" in done.stderr
     content = read_trace(trace)
     verify_events(content)
     seconds = json.loads(done.stdout)["iteration_seconds"]
     assert content["otherData"]["predicted_step_seconds"] == pytest.approx(seconds, abs=1e-9)
     assert content["otherData"]["processors_shown"] == shown
     named = {event["args"]["name"] for event in content["traceEvents"] if event["name"] == "process_name"}
-    assert f"predicted processor 0, and {128 // shown - 1} like it" in named
+    assert f"predicted processor 0, and {32 // shown - 1} like it" in named
     computed = {event["args"]["operator"] for event in content["traceEvents"] if event["ph"] == "X"}
     assert computed <= {event["args"]["operator"] for event in whole["traceEvents"] if event["ph"] == "X"} and len(computed) > 10

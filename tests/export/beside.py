@@ -1,4 +1,4 @@
-"""Trains exported networks under torchrun beside PyTorch alone, and the same plans in taskflow's own runtime. For the tests."""
+"""Trains exported networks on ranks beside PyTorch alone, and the same plans in taskflow's own runtime. For the tests."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ TOLERANCE = 1e-5  # of a loss, relative: sums of float32 in another order
 def trained(folder: Path, name: str, text: str, ranks: int, steps: int = 5) -> list[dict[str, Any]]:
     """What each rank found."""
     (folder / "parallel.py").write_text(text)
-    done = starting.run_python(
-        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(HERE / "train_beside.py"), name,
-        "parallel", str(steps), folder=folder, extra={"OMP_NUM_THREADS": "1"}, limit=200.0,
-    )
+    done = starting.run_torch(ranks, str(HERE / "train_beside.py"), name, "parallel", str(steps), folder=folder)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
 

@@ -62,10 +62,7 @@ def test_pieces_along_another_axis_are_those_of_the_whole(seed: int, monkeypatch
 
 
 def test_other_layouts_hold_what_dtensors_own_way_brings_there(tmp_path: Path) -> None:
-    done = starting.run_python(
-        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(Path(__file__).with_name("place_pieces.py")),
-        str(tmp_path), folder=tmp_path, extra={"OMP_NUM_THREADS": "1"}, limit=200.0,
-    )
+    done = starting.run_torch(4, str(Path(__file__).with_name("place_pieces.py")), str(tmp_path), folder=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     for path in tmp_path.glob("rank*.json"):
         found = json.loads(path.read_text())
@@ -75,10 +72,7 @@ def test_other_layouts_hold_what_dtensors_own_way_brings_there(tmp_path: Path) -
 @pytest.mark.timeout(200)
 def test_functions_of_code_between_layers_are_right_whichever_way_their_arguments_are_cut(tmp_path: Path) -> None:
     """DTensor alone pads each piece of a filter's input, and loses gradients of what indices take, in some layouts."""
-    done = starting.run_python(
-        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(Path(__file__).with_name("call_on_pieces.py")),
-        str(tmp_path), folder=tmp_path, extra={"OMP_NUM_THREADS": "1"}, limit=180.0,
-    )
+    done = starting.run_torch(2, str(Path(__file__).with_name("call_on_pieces.py")), str(tmp_path), folder=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     for path in tmp_path.glob("rank*.json"):
         found = json.loads(path.read_text())

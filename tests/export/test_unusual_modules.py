@@ -42,11 +42,8 @@ def trained(folder: Path, cases: list[tuple[str, str]], ranks: int) -> list[dict
     """What each rank found, by case."""
     for number, (name, plan) in enumerate(cases):
         folder.joinpath(f"plan{number}.py").write_text(text_of(name, plan, ranks))
-    done = starting.run_python(
-        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(HERE / "train_unusual.py"),
-        *(f"{name}:plan{number}" for number, (name, _) in enumerate(cases)), folder=folder, limit=200.0,
-        extra={"OMP_NUM_THREADS": "1"},
-    )
+    words = (f"{name}:plan{number}" for number, (name, _) in enumerate(cases))
+    done = starting.run_torch(ranks, str(HERE / "train_unusual.py"), *words, folder=folder)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     found = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
     return [{f"{name} {plan}": row[f"plan{number}"] for number, (name, plan) in enumerate(cases)} for row in found]

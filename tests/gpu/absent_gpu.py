@@ -12,21 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starting import environment, run_python
+from starting import environment, run_torch
 
 HERE = Path(__file__).parent
 NO_MARKS = ("__device_builtin__=", "__builtin_align__(n)=", "__align__(n)=", "__device_builtin_texture_type__=",
             "__device_builtin_surface_type__=", "CUDARTAPI=",
             "__cuda_builtin_vector_align8(tag,...)=struct tag { __VA_ARGS__ }")  # fmt: skip
-
-STARTS = """
-import subprocess, sys
-
-ranks = int(sys.argv[1])
-jobs = [subprocess.Popen([sys.executable, *sys.argv[3:], str(rank), sys.argv[2]]) for rank in range(ranks)]
-sys.exit(max(job.wait() != 0 for job in jobs))
-"""
-
 
 @cache
 def runtime() -> str:
@@ -57,10 +48,9 @@ def runtime() -> str:
 def on_absent_gpus(
     program: str, arguments: Sequence[str], ranks: int, folder: Path, limit: float = 900.0, among: int = 0
 ) -> list[Any]:
-    """What the first ranks of a program of this folder, all started at once, have written to ``rankN.json``. ``among``: of so many,
-    if not all are started."""
-    extra = {"LD_PRELOAD": runtime(), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
-    words = [str(HERE / program), *arguments]
-    done = run_python("-c", STARTS, str(ranks), str(among or ranks), *words, folder=folder, extra=environment(extra), limit=limit)
+    """What the first ranks of a program of this folder, all started at once (with RANK and WORLD_SIZE), have written to
+    ``rankN.json``. ``among``: of so many, if not all are started."""
+    extra = environment({"LD_PRELOAD": runtime(), "PYTHONPATH": str(HERE.parent)})
+    done = run_torch(ranks, str(HERE / program), *arguments, folder=folder, extra=extra, limit=limit, among=among)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]

@@ -1,10 +1,11 @@
-"""exported_program.py CASES RANK RANKS: steps of exported networks on a GPU that is not there. CASES: a JSON file, a list of cases
+"""exported_program.py CASES: steps of exported networks on a GPU that is not there. CASES: a JSON file, a list of cases
 (network, file of the exported module, type of its numbers). Writes what the device was asked for to rankN.json."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 import threading
 from datetime import timedelta
@@ -20,7 +21,7 @@ from fake_cuda import FakeCuda, fake_cuda  # noqa: E402
 
 from taskflow.trial.script.timing import step_of, timed_steps  # noqa: E402
 
-STEPS = 3
+STEPS = 2  # the optimizer has its state in the second
 
 
 def ran(name: str, file: str, kind: str, cuda: FakeCuda) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def _loaded(file: str) -> Any:
 
 
 def main() -> None:
-    cases, rank, ranks = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2]), int(sys.argv[3])
+    cases, rank, ranks = json.loads(Path(sys.argv[1]).read_text()), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found = []
     for number, (name, file, kind) in enumerate(cases):
         with fake_cuda(rank, ranks, mail=_mail(number, ranks)) as cuda:

@@ -107,6 +107,26 @@ def test_changes_of_layouts_and_sums_of_whole_weights_are_messages_with_their_co
     assert of[TimeOf("gradients")] == 60 and of[TimeOf("loss sum")] == 20
 
 
+def test_backward_of_a_module_whose_result_has_a_hook_is_its_own(tmp_path: Path) -> None:
+    """The last module of a unit of FSDP2: PyTorch numbers the function within, not what evaluates it."""
+    forward = [
+        part for number in (1, 2) for part in (
+            event(f"taskflow::{number}", 50 * number, 40, category="user_annotation"),
+            event("aten::linear", 50 * number, 40, **{"Sequence number": number}),
+        )
+    ]  # fmt: skip
+    plain, hooked = "autograd::engine::evaluate_function: A", "autograd::engine::evaluate_function: B"
+    backward = [
+        event(plain, 150, 30, **{"Sequence number": 2}), event("A", 150, 30, **{"Sequence number": 2}), event("aten::mm", 150, 30),
+        event(hooked, 180, 70), event("FSDP::pre_backward (1)", 180, 10, category="user_annotation"),
+        event("B", 190, 60, **{"Sequence number": 1}), event("aten::mm", 190, 60),
+    ]  # fmt: skip
+    whole = event("taskflow::step", 50, 200, category="user_annotation")
+    found = read_kineto(trace(tmp_path / "a.json", [whole, *forward, *backward])).known
+    of = {part: round(1e6 * seconds) for part, seconds in found.items() if part.kind in ("backward", "unit")}
+    assert of == {TimeOf("backward", "2"): 30, TimeOf("unit", "1"): 10, TimeOf("backward", "1"): 60}
+
+
 def test_layers_alike_are_one_part_and_functions_within_them_are_not() -> None:
     """By its number a layer is told from a function that a layer has: it has parts itself."""
     paths = frozenset({"blocks.2", "blocks.2.norm", "blocks.2.mlp", "blocks.2.mlp.1", "0"})

@@ -23,7 +23,7 @@ from taskflow.operators.constant import ConstantArray
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.evaluate.folded import folded_step, folded_use
-from taskflow.optimizer.evaluate.folded.layers import KEPT, Label, fewer_layers
+from taskflow.optimizer.evaluate.folded.layers import KEPT, Label, _firsts, fewer_layers
 from taskflow.optimizer.evaluate.folded.repeat import TaskPlaces, every_pair, lay_out
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import Adam
@@ -304,3 +304,26 @@ def test_layers_with_other_tasks_are_refused() -> None:
     tasks[3].flops += 1
     with pytest.raises(NotAlikeError, match="differ"):
         lay_out(tasks, labels, (3,))
+
+
+@pytest.mark.parametrize(("read", "folded"), [(None, True), (0, True), (1, True), (2, False), (3, False), (5, False)])
+def test_a_layer_that_more_than_the_next_reads_is_not_left_out(read: int | None, folded: bool) -> None:
+    """Of seven, the first two and the last stay; the head reads another one, too."""
+    graph, results = OperatorGraph(), []
+    h = ops.input(graph, (16, 8), name="x")
+    for i in range(7):
+        h = ops.add(h, ops.relu(ops.linear(h, 8, name=f"layers.{i}.fc"), name=f"layers.{i}.relu"), name=f"layers.{i}.add")
+        results.append(h)
+    if read is not None:
+        h = ops.add(h, results[read], name="again")
+    label = ops.input(graph, (16,), "int64", name="label")
+    graph.minimize(ops.cross_entropy(ops.linear(h, 4, name="head"), label, name="loss"))
+    assert (fewer_layers(graph, planned("d8 mb2", graph)) is not None) == folded
+
+
+def test_layers_alike_share_their_buckets_in_the_same_way() -> None:
+    """Two buckets of three weights: which two are in one tells layers apart."""
+    names = ("a", "b", "c")
+    one, other = (_firsts(names, dict(zip(names, units))) for units in (("u", "u", "v"), ("u", "v", "v")))
+    assert one == {"a": 0, "b": 0, "c": 2} and other == {"a": 0, "b": 1, "c": 1}
+    assert _firsts(names, {"b": "u"}) == {"b": 1}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import inf, prod
 from random import Random
 
+import of_weights
 import pytest
 from fast_and_slow import fast_among
 
@@ -180,3 +181,11 @@ def test_repeated_plans_end_with_the_user(monkeypatch: pytest.MonkeyPatch) -> No
 
     found = search(networks()[0], load_machine("k80", 16), budget="60s", progress=stop, workers=1)
     assert found.stopped == "interrupted" and found.search_seconds < 20
+
+
+def test_what_is_made_of_weights_alone_has_copies_in_every_repetition() -> None:
+    graph = of_weights.model()
+    some, node = Repetition(graph, load_machine("k80", 16), 4), graph.node("mixed")
+    config = OpConfig((2,) + (1,) * (len(node.dims) - 1), (0, 1, 2, 3), copies=2)
+    found = some.expanded(node, config)
+    assert found == OpConfig(config.degrees, (0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15), copies=8)

@@ -14,12 +14,12 @@ from language_model import CONFIG, ONE_STEP, model, random_strategy
 
 from taskflow.kernels import NumpyKernels
 from taskflow.machine import Cluster, host, load_machine
-from taskflow.mapper import DataParallel, HybridParallel, map_graph
+from taskflow.mapper import DataParallel, HybridParallel, choose, map_graph
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.operators.operator import StepState
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.evaluate.folded import folded_step, folded_use
-from taskflow.optimizer.memory.peak import MemoryUse, exceeding, explain, fits, memory_use, peak_bytes
+from taskflow.optimizer.memory.peak import MemoryUse, exceeding, explain, fits, memory_profile, memory_use, peak_bytes
 from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor
 from taskflow.runtime.program.program import Program
@@ -167,3 +167,14 @@ def test_fits() -> None:
 
 def small(machine: Cluster, memory: int) -> Cluster:
     return replace(machine, kinds=(replace(machine.kinds[0], memory_bytes=memory),))
+
+
+@pytest.mark.parametrize("plan", ["data", "p2 d2 mb1", "d4 mb1 zero3"])
+def test_the_largest_of_a_profile_is_what_is_needed(plan: str) -> None:
+    graph, machine = llama(LlamaConfig.small()), load_machine("h100", 4)
+    tasks = lower(graph, choose(plan, graph, machine)[0], Adam(0.1))
+    timeline = simulate(tasks, machine, roofline(machine))
+    profiles = memory_profile(tasks, timeline)
+    assert len(profiles) == 4
+    for profile, use in zip(profiles, memory_use(tasks, timeline.begun(tasks))):
+        assert profile.use == use and profile.nbytes.max() == use.nbytes and len(profile.nbytes) == len(profile.seconds)
