@@ -23,7 +23,7 @@ from taskflow.machine import TYPICAL, Cluster, Device, load_machine, preset_name
 from taskflow.mapper import MAPPERS, Strategy, choose, has_attention, is_plan, paths_of, read_strategy
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
 from taskflow.optimizer.cost import ANALYTIC, COSTS, untimed
-from taskflow.optimizer.evaluate import Evaluator, has_no_timeline, where_time_goes
+from taskflow.optimizer.evaluate import Evaluator, too_many_to_show, where_time_goes
 from taskflow.programs import PROBED, load_program
 from taskflow.reading import path_here
 from taskflow.wording import listed, milliseconds, some
@@ -101,7 +101,7 @@ def trace_prediction(problem: Problem, plan: str, path: str) -> None:
     from taskflow.runtime.profiler import part_document, predicted_document, write_trace
 
     evaluator, facts = problem.evaluator, {**problem.header(), "plan": plan}
-    step = evaluator.folded(evaluator.strategy) if has_no_timeline(evaluator.strategy) else None
+    step = evaluator.folded(evaluator.strategy) if too_many_to_show(evaluator.strategy) else None
     if step is None:
         write_trace(predicted_document(*evaluator.current(), problem.machine, facts), path)
         return

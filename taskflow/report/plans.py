@@ -9,7 +9,7 @@ from typing import Any
 
 from taskflow.mapper import MAPPERS, Strategy, choose
 from taskflow.optimizer import Deadline, MemoryCheck, has_usual_plans, step_units, usual_plans
-from taskflow.optimizer.evaluate import Evaluator, Shown, TooManyTasksError, has_no_timeline
+from taskflow.optimizer.evaluate import Evaluator, Shown, TooManyTasksError, too_many_to_show
 from taskflow.report.spans import CATEGORIES, Spans, spans_at
 from taskflow.report.split import PARTS, device_split
 
@@ -72,7 +72,7 @@ def baseline_values(
 
 
 def _baselines(evaluator: Evaluator, memory_check: MemoryCheck, over: Callable[[], bool]) -> Iterator[tuple[str, Strategy]]:
-    for name in () if has_no_timeline(evaluator.strategy) else BASELINES:  # of such a size they would take minutes each
+    for name in () if too_many_to_show(evaluator.strategy) else BASELINES:  # of such a size they would take minutes each
         yield LABELS[name], choose(name, evaluator.graph, evaluator.machine)[0]
     yield from _usual(evaluator, memory_check, over)
 

@@ -57,7 +57,7 @@ def test_of_a_step_of_too_many_tasks_the_devices_that_stand_for_others(
     command = ["simulate", *model, "--strategy", plan, "--trace", str(trace), "--json"]
     assert CliRunner().invoke(main, command).exit_code == 0
     whole = read_trace(trace)
-    monkeypatch.setattr(ordered, "MOST_TIMELINE", 0)
+    monkeypatch.setattr(ordered, "MOST_SHOWN", 0)
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0 and f"{shown} of 32 devices, which stand for all others" in done.stderr
     content = read_trace(trace)

@@ -30,7 +30,7 @@ def _report(plan: str, devices: int) -> Report:
 @pytest.mark.parametrize(("plan", "devices"), PLANS)
 def test_the_first_replica_shows_what_all_tasks_show(plan: str, devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     every = _report(plan, devices)
-    monkeypatch.setattr("taskflow.optimizer.evaluate.shown.has_no_timeline", lambda strategy: True)
+    monkeypatch.setattr("taskflow.optimizer.evaluate.shown.too_many_to_show", lambda strategy: True)
     monkeypatch.setattr("taskflow.optimizer.evaluate.ordered.MOST_WHOLE", 0)
     few = _report(plan, devices)
     shown = [device["number"] for device in few.value["machine"]["devices"]]

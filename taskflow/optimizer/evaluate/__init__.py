@@ -9,7 +9,7 @@ from taskflow.optimizer.evaluate.choose import DEFAULT_RULE, evaluator, make_eva
 from taskflow.optimizer.evaluate.core_model import MOST_PROCESSORS
 from taskflow.optimizer.evaluate.critical_path import PathSegment
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, NO_SYNCS, Evaluator, TooManyTasksError, timeline_json
-from taskflow.optimizer.evaluate.ordered import has_no_timeline, is_small
+from taskflow.optimizer.evaluate.ordered import is_small, too_many_to_show
 from taskflow.optimizer.evaluate.repetition import Repetition, repeated, repetition
 from taskflow.optimizer.evaluate.shown import Shown, ShownStep, everything, piece_color, shown_step
 from taskflow.optimizer.evaluate.usage import where_time_goes

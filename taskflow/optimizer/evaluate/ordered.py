@@ -180,9 +180,9 @@ class OrderedEvaluator(PythonEvaluator):
             return None
 
 
-def has_no_timeline(strategy: Strategy) -> bool:
-    """True for a strategy of so many pieces that a timeline of all tasks takes minutes, or there is none."""
-    return _pieces(strategy) > min(MOST_SHOWN, MOST_TIMELINE)
+def too_many_to_show(strategy: Strategy) -> bool:
+    """True for a strategy of so many pieces that a timeline of all tasks would take minutes."""
+    return _pieces(strategy) > MOST_SHOWN
 
 
 def is_small(pieces: int) -> bool:

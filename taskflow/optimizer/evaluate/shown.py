@@ -21,7 +21,7 @@ from taskflow.optimizer.evaluate.folded import (
     replica_passes,
     replica_path,
 )
-from taskflow.optimizer.evaluate.ordered import has_no_timeline
+from taskflow.optimizer.evaluate.ordered import too_many_to_show
 from taskflow.regions import Rect
 from taskflow.tasks import Task, TaskGraph, Timeline
 
@@ -83,8 +83,8 @@ def everything(machine: Machine) -> Shown:
 
 def shown_step(evaluator: Evaluator) -> ShownStep:
     """Return what is shown of the step that an evaluator is at. Of one with too many pieces for a timeline of all tasks
-    (`has_no_timeline`) that is the first replica. Raises ValueError if replicas do not do the same."""
-    folded = evaluator.folded(evaluator.strategy) if has_no_timeline(evaluator.strategy) else None
+    (`too_many_to_show`) that is the first replica. Raises ValueError if replicas do not do the same."""
+    folded = evaluator.folded(evaluator.strategy) if too_many_to_show(evaluator.strategy) else None
     if folded is not None:
         return replica_step(folded, evaluator.machine)
     return whole_step(*evaluator.current(), evaluator.machine)

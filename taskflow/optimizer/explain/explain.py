@@ -106,8 +106,8 @@ class Explanation:
 
 
 def explain(evaluator: Evaluator) -> Explanation:
-    """Explain the evaluator's current strategy. One of too many pieces for a timeline of all tasks (`has_no_timeline`) is explained
-    by its first replica. Raises ValueError if replicas do not do the same."""
+    """Explain the evaluator's current strategy. One of too many pieces for a timeline of all tasks (`too_many_to_show`) is
+    explained by its first replica. Raises ValueError if replicas do not do the same."""
     step = shown_step(evaluator)
     found, path, machine, times = step_labels(step), step.path(), evaluator.machine, step.on
     verify(path, step.makespan)

@@ -11,7 +11,7 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.algorithms import known
 from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.cost import ANALYTIC
-from taskflow.optimizer.evaluate import has_no_timeline, make_evaluator
+from taskflow.optimizer.evaluate import make_evaluator, too_many_to_show
 from taskflow.optimizer.explain.explain import Busy, explain
 from taskflow.optimizer.explain.labels import TaskPurpose
 from taskflow.optimizer.explain.machine_changes import Change, changed
@@ -72,7 +72,7 @@ def what_if(
             f"or use analytic costs (--costs analytic)"
         )
     machines = [changed(machine, scenario.changes) for scenario in scenarios]
-    others = () if has_no_timeline(strategy) else known(graph, machine)  # of such a size they would take minutes each
+    others = () if too_many_to_show(strategy) else known(graph, machine)  # of such a size they would take minutes each
     plans = {strategy.name: strategy, **{s.name: s for s in others}}
     before = _fitting(graph, machine, plans, rule, costs)
     seconds = make_evaluator(graph, machine, rule=rule, costs=costs).set(strategy)

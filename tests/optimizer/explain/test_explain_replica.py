@@ -28,7 +28,7 @@ def test_the_first_replica_says_what_all_tasks_say(plan: str, devices: int, monk
     strategy = map_graph(HybridParallel(plan), graph, machine)
     evaluator.set(strategy)
     every = explain(evaluator)
-    monkeypatch.setattr("taskflow.optimizer.evaluate.shown.has_no_timeline", lambda strategy: True)
+    monkeypatch.setattr("taskflow.optimizer.evaluate.shown.too_many_to_show", lambda strategy: True)
     monkeypatch.setattr("taskflow.optimizer.evaluate.ordered.MOST_WHOLE", 0)
     few = make_evaluator(graph, machine, rule=Adam())
     few.set(strategy)
