@@ -5,7 +5,8 @@
    the best are changed (`plan_search`). What these plans take at least is computed beside it.
 3. *operators*: an algorithm chooses cuts and devices operator by operator, without an order of passes. Known strategies
    and the caller's starts come first. For a framework, the nearest plans that it can express follow.
-4. *a plan that fits*: where none was found, the plan with the fewest changes that fits in closed form is simulated once.
+4. *a plan that fits*: where none was found, a plan that fits in closed form is simulated once, beyond the budget if need be:
+   of those that are priced the one that takes least, else the one with the fewest changes.
 
 A phase that does not run says why (`PhaseReport.barred`).
 """
@@ -13,10 +14,11 @@ A phase that does not run says why (`PhaseReport.barred`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
-from taskflow.mapper import Strategy, plan_of
+from taskflow.mapper import HybridPlan, Strategy, plan_of
 from taskflow.optimizer.budget import Budget, BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, Evaluator, TooManyTasksError
 from taskflow.optimizer.grid import (
@@ -24,6 +26,7 @@ from taskflow.optimizer.grid import (
     AnyGrid,
     Begun,
     GridResult,
+    PlanTrial,
     change_that_fits,
     held_bytes,
     joined,
@@ -42,7 +45,7 @@ TIME_SHARE, LEAST_SHARE = 0.6, 0.1
 """Of a budget in seconds: for plans in notation, and for those without an order if data parallelism cannot fit."""
 SEARCH_SHARE = 0.7  # of the time that operators have, for their search; the rest for plans that a framework can express
 LATE_CHANGE = 0.5  # seconds beyond the budget to look for what would fit where nothing does
-LATE_PLAN = 5.0  # seconds beyond the budget to simulate it, or a quarter of the budget if that is more
+LATE_PLAN = 20.0  # seconds beyond the budget to simulate it, or a quarter of the budget if that is more
 CHANGE_SHARE = 0.3  # of the time that is left where no plan in notation fits, for what would fit
 LATE_BOUND = 0.2  # seconds beyond the budget for a bound
 PIECE_SECONDS = 2e-6
@@ -333,19 +336,21 @@ def _repair(run: SearchRun) -> SearchResult | None:
     """Simulate what fits in closed form. Raises NothingFits that says what would, if that is nothing here."""
     evaluator, error = run.evaluator, run.error
     assert isinstance(error, NothingFits)
+    end = Deadline(run.deadline.left + max(LATE_PLAN, run.options.budget.seconds / 4))
+    if run.may_repair and (soonest := _soonest(run)) is not None:
+        with suppress(BudgetExhausted, ValueError, TooManyTasksError):
+            strategy, seconds, lacks = _simulated(run, soonest, end)
+            if not lacks:
+                return _repaired(run, strategy, seconds)
     late = Deadline(run.deadline.left + LATE_CHANGE)
     change = change_that_fits(
         evaluator.graph, evaluator.machine, evaluator.rule, over=lambda: late.expired, allowed=run.allowed.may_have,
         all_of_a_layer=run.target.all_of_a_layer if run.target else "full",
     )
     advice = change.advice
-    end = Deadline(run.deadline.left + max(LATE_PLAN, run.options.budget.seconds / 4))
     for plan in change.plans if run.may_repair else ():
         try:
-            with evaluator.interruptible(end.check):
-                strategy = run.allowed.strategy(plan)
-                seconds = evaluator.set(strategy)
-                lacks = run.lacks(strategy)
+            strategy, seconds, lacks = _simulated(run, plan, end)
         except BudgetExhausted:
             advice += ", which there was no time to simulate"
             break
@@ -354,12 +359,31 @@ def _repair(run: SearchRun) -> SearchResult | None:
         if lacks:
             advice = f"plan '{plan}' needs less, and does not fit: {lacks}"
             continue
-        evaluator.keep()
-        return SearchResult(
-            strategy, seconds, {}, (Improvement(1, run.deadline.elapsed, seconds),), 1, 0, run.deadline.elapsed,
-            run.options.seed, "guided", "budget", left_out=("faster plans (no other that fits was found in time)",),
-        )
+        return _repaired(run, strategy, seconds)
     raise NothingFits(error.reason, advice)
+
+
+def _soonest(run: SearchRun) -> HybridPlan | None:
+    """Of the grid's plans, none of which there was time to simulate, the one that is simulated soonest; None if some were."""
+    if run.grid is None or run.best_of_grid is None or run.best_of_grid.simulated:
+        return None
+    found = PlanTrial(run.evaluator, run.lacks, lambda: False).quickest(run.grid.fitting, run.grid.memory_bytes)
+    return found.plan if found is not None else None
+
+
+def _simulated(run: SearchRun, plan: HybridPlan, end: Deadline) -> tuple[Strategy, float, str]:
+    """A plan's strategy, its seconds and what memory it lacks. Raises BudgetExhausted at the ``end``."""
+    with run.evaluator.interruptible(end.check):
+        strategy = run.allowed.strategy(plan)
+        return strategy, run.evaluator.set(strategy), run.lacks(strategy)
+
+
+def _repaired(run: SearchRun, strategy: Strategy, seconds: float) -> SearchResult:
+    run.evaluator.keep()
+    return SearchResult(
+        strategy, seconds, {}, (Improvement(1, run.deadline.elapsed, seconds),), 1, 0, run.deadline.elapsed, run.options.seed,
+        "guided", "budget", left_out=("faster plans (no other that fits was found in time)",),
+    )
 
 
 PHASES = (

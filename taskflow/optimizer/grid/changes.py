@@ -92,17 +92,17 @@ def _changes(plan: HybridPlan, batch: int) -> tuple[int, int, int, int]:
 def _savings(
     grid: PlanGrid, devices: int, over: Callable[[], bool], allowed: Callable[[HybridPlan], bool]
 ) -> list[tuple[HybridPlan, float]]:
-    """Plans that save memory, each with the bytes that it needs: with all of a node or one device a group, as many stages as
+    """Plans that save memory, each with the bytes that it needs: with one device or all of a node a group, as many stages as
     divide, and the smallest and the largest micro-batches. Samples are whole, or as cut as the node allows. What needs least comes
-    first, since there may be no time for all."""
+    first, and is looked at in any case, since there may be no time for all."""
     graph, sums = grid.graph, grid.sums
     node, batch = min(node_size(grid.machine), devices), samples(graph)
     found: list[tuple[HybridPlan, float]] = []
-    for t in dict.fromkeys((node, 1)):
+    for t in dict.fromkeys((1, node)):
         for c in dict.fromkeys((1, max(c for c in sums.axes.contexts(t) if devices % (t * c) == 0 or c == 1))):
             for p in (p for p in range(1, max(1, sums.layers) + 1) if devices % (t * c * p) == 0):
                 d = devices // (t * c * p)
-                if over():
+                if found and over():
                     return found
                 if batch % d:
                     continue

@@ -220,12 +220,9 @@ def _order(
     first: HybridPlan | None = None
     if early and (usual := grid.usual(part()) or (grid.usual(part(True)) if must else [])):
         counts[:] = len(usual), len(usual)  # others are listed, which takes seconds of thousands of devices, once there is a plan
-        quick = [
-            one for one in usual if one.memory.nbytes <= SURE * grid.memory_bytes and one.seconds <= NEAR * usual[0].seconds
-        ]  # fmt: skip
-        for one in sorted(quick, key=lambda one: (trial.work(one.plan, one.micro_batches), one.seconds))[:1]:
-            first = one.plan
-            yield one
+        if (quickest := trial.quickest(usual, grid.memory_bytes)) is not None:
+            first = quickest.plan
+            yield quickest
     plans, counts[0] = grid.plans(part(must and trial.best is None))  # of what the first plan has left
     counts[1] = len(plans)
     left = soonest_first([one for one in plans if one.plan != first], lambda one: trial.work(one.plan, one.micro_batches))
@@ -329,6 +326,12 @@ class PlanTrial:
     def room_for(self, plan: HybridPlan, micro_batches: int, seconds: float) -> bool:
         """True if this many seconds are likely to be enough for a plan."""
         return self.work(plan, micro_batches) * self.pace.of_a_piece <= seconds
+
+    def quickest(self, plans: Sequence[PricedPlan], memory_bytes: float) -> PricedPlan | None:
+        """Return, of the plans with nearly the best price that surely fit, the one that takes least to simulate. The ``plans`` are
+        by price."""
+        quick = [one for one in plans if one.memory.nbytes <= SURE * memory_bytes and one.seconds <= NEAR * plans[0].seconds]
+        return min(quick, key=lambda one: (self.work(one.plan, one.micro_batches), one.seconds), default=None)
 
     def work(self, plan: HybridPlan, micro_batches: int) -> int:
         """Return about how many pieces are lowered."""

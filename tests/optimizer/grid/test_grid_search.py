@@ -605,9 +605,10 @@ def test_a_framework_that_computes_whole_layers_again_is_offered_that() -> None:
 def test_what_there_was_no_time_to_look_at_is_not_said_to_need_more() -> None:
     looks = iter(range(100))
     change = change_that_fits(network(), machine(8, 10**3), RULE, over=lambda: next(looks) > 1)
-    assert "that there was time to look at, 't8 " in change.advice and change.advice.endswith("give it a larger budget")
+    assert "plans that there was time to look at, 't1 p" in change.advice and change.advice.endswith("give it a larger budget")
     assert "smaller network" not in change.advice and not change.plans
-    assert change_that_fits(network(), machine(8, 10**3), RULE, over=lambda: True).advice == "give it a larger budget"
+    at_once = change_that_fits(network(), machine(8, 10**3), RULE, over=lambda: True)
+    assert "plans that there was time to look at, 't1 p2 d4 mb1 zero1 recompute=full' " in at_once.advice
     whole = change_that_fits(network(), machine(8, 10**3), RULE)
     most = re.search(r"; ([0-9,]+) devices are too few as well; use more of them, or a smaller network$", whole.advice)
     assert most is not None and int(most[1].replace(",", "")) > 8 and "e+" not in whole.advice
@@ -626,6 +627,23 @@ def test_plans_that_fit_and_that_there_was_no_time_to_simulate(everywhere: None,
     looked.grid = replace(looked.grid, fitting=0)
     with pytest.raises(ValueError, match=r"no plan for Llama \(90 plans, 0 known to fit, 0 simulated\)"):
         search(network(), machine(), rule=RULE, budget="5s")
+
+
+def test_a_plan_that_is_priced_is_simulated_where_there_was_time_for_none(
+    everywhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = import_module("taskflow.optimizer.phases")
+
+    def priced_alone(evaluator: Any, options: Any, grid: PlanGrid, share: float, **more: Any) -> Any:
+        fitting, count = grid.plans()
+        return SimpleNamespace(result=None, proposals=0, grid=GridResult(None, None, 0.0, count, len(fitting), (), 0, (), 0.1))
+
+    monkeypatch.setattr(of, "plan_search", priced_alone)
+    monkeypatch.setattr(of, "change_that_fits", lambda *_, **__: pytest.fail("plans that fit are known"))
+    barred = tuple(replace(one, bars=lambda _: "barred") if one.name == "operators" else one for one in of.PHASES)
+    monkeypatch.setattr(of, "PHASES", barred)
+    found = search(network(), machine(), rule=RULE, budget="5s")
+    assert found.strategy.plan is not None and 0 < found.seconds < inf and "faster plans" in found.left_out[0]
 
 
 def test_long_samples_may_be_cut_to_fit() -> None:
