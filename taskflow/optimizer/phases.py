@@ -5,8 +5,8 @@
    the best are changed (`plan_search`). What these plans take at least is computed beside it.
 3. *operators*: an algorithm chooses cuts and devices operator by operator, without an order of passes. Known strategies
    and the caller's starts come first. For a framework, the nearest plans that it can express follow.
-4. *a plan that fits*: where none was found, a plan that fits in closed form is simulated once, beyond the budget if need be:
-   of those that are priced the one that takes least, else the one with the fewest changes.
+4. *a plan that fits*: where none was found, a plan that fits in closed form is simulated once, beyond the budget if need be.
+   Of those that are priced it is the one that takes least, else the one with the fewest changes.
 
 A phase that does not run says why (`PhaseReport.barred`).
 """
