@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from taskflow.cli.dealing import dealing
 from taskflow.cli.imported import HUGGING_FACE
 from taskflow.cli.options import emit, output_options, problem_options
 from taskflow.cli.problem import make_problem
@@ -15,7 +16,7 @@ from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, render, tell, three
 from taskflow.machine import load_machine
-from taskflow.optimizer import Deadline, WayToShard, expert_imbalance, step_units, ways_to_shard
+from taskflow.optimizer import Deadline, WayToShard, expert_imbalance, step_units, ways_to_deal, ways_to_shard
 
 SAMPLES = 4  # of a device, if nobody says how many: enough to plan steps with several at a time
 PATIENCE_SECONDS = 20.0  # after which sizes are by closed form alone
@@ -27,7 +28,7 @@ PATIENCE_SECONDS = 20.0  # after which sizes are by closed form alone
 def fit_command(
     model: str, machine: str, devices: int | None, batch: int | None, rule: str, as_json: bool, quiet: bool, **asked: Any
 ) -> None:
-    """Say which usual ways to train MODEL fit the memory: DDP, ZeRO's stages, FSDP and tensor parallelism.
+    """Say which usual ways to train MODEL fit the memory: DDP, ZeRO's stages, FSDP, tensor and expert parallelism.
 
     For each: the memory that a device needs for one sample at a time, the most samples that a replica takes at a time (more are
     accumulated), and the fewest devices on which one sample fits. Gradients stay until the update, as PyTorch and Megatron-LM
@@ -45,11 +46,11 @@ def fit_command(
     count, patience = len(problem.machine.processors), Deadline(PATIENCE_SECONDS)
     ways: list[WayToShard] = []
     with working("memory") as display:
-        for way in ways_to_shard(
-            problem.graph, problem.machine, problem.evaluator.rule, problem.memory_check, lambda: patience.expired
-        ):
-            ways.append(way)
-            display.say(f"memory: {way.name}")
+        dealt = dealing(problem, None) or problem
+        for of, listed in ((problem, ways_to_shard), (dealt, ways_to_deal)):
+            for way in listed(of.graph, of.machine, of.evaluator.rule, of.memory_check, lambda: patience.expired):
+                ways.append(way)
+                display.say(f"memory: {way.name}")
     units = step_units(problem.graph, problem.machine, problem.evaluator.rule, 0.0)
     tokens = units.tokens // units.samples if units.tokens else None
     have = min(processor.memory_bytes for processor in problem.machine.processors)
@@ -64,7 +65,7 @@ def fit_command(
         size = f"a sample is {tokens:,} tokens" if tokens else "one sample at a time"
         tell(f"{problem.graph} on {problem.machine}; {rule}; {size}; a device has {nbytes(have)}")
     tell(_table(ways, count, tokens))
-    if (factor := expert_imbalance(problem.graph)) is not None:
+    if (factor := expert_imbalance(dealt.graph)) is not None:
         tell(f"experts: places for {factor:.4g} times the mean of tokens")
     if smallest is None:
         tell("no cluster that was looked at is large enough; search for a plan with stages: taskflow search")

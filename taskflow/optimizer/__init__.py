@@ -27,7 +27,7 @@ from taskflow.optimizer.search import ALGORITHMS, search
 from taskflow.optimizer.session import NothingFits
 from taskflow.optimizer.target import PlanTarget, refusal, target_named
 from taskflow.optimizer.units import StepUnits, expert_imbalance, step_units
-from taskflow.optimizer.ways_to_shard import WayToShard, ways_to_shard
+from taskflow.optimizer.ways_to_shard import WayToShard, ways_to_deal, ways_to_shard
 
 __all__ = [
     "ALGORITHMS",
@@ -57,5 +57,6 @@ __all__ = [
     "step_units",
     "target_named",
     "usual_plans",
+    "ways_to_deal",
     "ways_to_shard",
 ]

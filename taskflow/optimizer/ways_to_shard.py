@@ -6,7 +6,7 @@ more or less than this step as the closed form says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -14,7 +14,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster
 from taskflow.mapper import HybridParallel, HybridPlan, map_graph, multiplies, node_size, samples
 from taskflow.optimizer.evaluate import make_evaluator
-from taskflow.optimizer.grid import MARGIN, GraphTables, PlanMemory, PlanSums, memory_of_plan
+from taskflow.optimizer.grid import MARGIN, GraphTables, PlanMemory, PlanSums, expert_degrees, memory_of_plan
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.rules import UpdateRule
 
@@ -26,6 +26,8 @@ MOST_SAMPLES = 1 << 16  # at a time that are looked for
 MOST_TENSOR = 8  # devices that share a layer
 WAYS = (("DDP", HybridPlan()), ("ZeRO-1", HybridPlan(zero=1)), ("ZeRO-2", HybridPlan(zero=2)),
         ("FSDP (ZeRO-3)", HybridPlan(zero=3)), ("FSDP, recomputed", HybridPlan(zero=3, recompute="full")))  # fmt: skip
+DEALING = (("experts, ZeRO-1", HybridPlan(zero=1)), ("experts, FSDP", HybridPlan(zero=3)),
+           ("experts, FSDP, recomputed", HybridPlan(zero=3, recompute="full")))  # fmt: skip
 SHARING = (("tensor, ZeRO-1", HybridPlan(zero=1)), ("tensor, recomputed", HybridPlan(zero=1, recompute="full")))
 
 
@@ -57,14 +59,33 @@ def ways_to_shard(
     """Yield DDP, ZeRO's stages and tensor parallelism within a node, those that a network can be cut for. Once ``over`` answers
     true, no more steps are planned. The graph's batch should be several samples a device, as steps have `ACCUMULATED`
     micro-batches."""
-    sums, count = PlanSums(GraphTables(graph, machine), rule), len(machine.processors)
+    count = len(machine.processors)
     shared = [t for t in (2, 4, MOST_TENSOR) if t <= node_size(machine) and count % t == 0] if multiplies(graph) else []
-    plans = [(name, 1, plan) for name, plan in WAYS]
-    plans += [(name, t, plan) for name, plan in SHARING for t in (shared if plan.recompute == "none" else shared[-1:])]
-    for name, t, kind in plans:
+    plans = list(WAYS)
+    plans += [
+        (name, replace(plan, tensor=t)) for name, plan in SHARING for t in (shared if plan.recompute == "none" else shared[-1:])
+    ]
+    yield from _ways(graph, machine, rule, check, over, plans)
+
+
+def ways_to_deal(
+    graph: OperatorGraph, machine: Cluster, rule: UpdateRule | None, check: MemoryCheck, over: Callable[[], bool] = lambda: False
+) -> Iterator[WayToShard]:
+    """Yield the same of ways that deal experts with places to as many devices of a node as may be."""
+    within = [e for e in expert_degrees(graph) if 1 < e <= node_size(machine) and len(machine.processors) % e == 0]
+    plans = [(name, replace(plan, experts=within[-1])) for name, plan in DEALING if within]
+    yield from _ways(graph, machine, rule, check, over, plans)
+
+
+def _ways(
+    graph: OperatorGraph, machine: Cluster, rule: UpdateRule | None, check: MemoryCheck, over: Callable[[], bool],
+    plans: Sequence[tuple[str, HybridPlan]],
+) -> Iterator[WayToShard]:
+    sums, count = PlanSums(GraphTables(graph, machine), rule), len(machine.processors)
+    for name, kind in plans:
         if kind.recompute not in sums.levels:  # without layers nothing is computed again
             continue
-        plan = replace(kind, tensor=t, data=count // t, micro_batch=1)
+        plan = replace(kind, data=count // kind.tensor, micro_batch=1)
         try:
             yield _Way(sums, machine, check, plan, over).found(name)
         except ValueError:  # no layer can be shared by so many
@@ -137,7 +158,8 @@ class _Way:
     def _devices(self) -> int | None:
         """The fewest devices, of powers of two, on which one sample fits: planned there if the graph's batch is large enough."""
         t, more = self._plan.tensor, self._needs(1) - self._closed().nbytes
-        for count in (t << k for k in range((MOST_DEVICES // t).bit_length())):
+        least = t * self._plan.experts
+        for count in (least << k for k in range((MOST_DEVICES // least).bit_length())):
             plan, closed = replace(self._plan, data=count // t), self._closed(1, count // t).nbytes
             if closed + more > self._have:
                 continue

@@ -145,7 +145,7 @@ def test_a_result_says_how_many_tokens_are_an_images() -> None:
 
 
 def test_samples_shorter_than_an_image_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"an image of 16 rows among 12 tokens of a sample.*hf:CONFIG.json#text"):
+    with pytest.raises(ValueError, match=r"an image or a sound of 16 rows among 12 tokens of a sample.*hf:CONFIG.json#text"):
         from_config(CONFIGS["PaliGemma"], 2, 12)
 
 

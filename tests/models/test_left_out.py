@@ -181,6 +181,14 @@ QWEN2_AUDIO = dict(
     model_type="qwen2_audio", architectures=["Qwen2AudioForConditionalGeneration"], text_config=SIZES | dict(model_type="qwen2"),
     audio_config=dict(d_model=32, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=64),
 )
+GRANITE_SPEECH = dict(
+    model_type="granite_speech", architectures=["GraniteSpeechForConditionalGeneration"],
+    text_config=SIZES | dict(model_type="granite"), encoder_config=dict(hidden_dim=32, num_layers=1, num_heads=2),
+    projector_config=dict(
+        model_type="blip_2_qformer", hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        encoder_hidden_size=32,
+    ),
+)
 LLAVA = dict(
     model_type="llava", architectures=["LlavaForConditionalGeneration"], image_token_index=63,
     text_config=LLAMA, vision_config=dict(
@@ -234,8 +242,9 @@ def test_configs(config: dict[str, Any], said: list[str], hf: Any) -> None:
     (BERT | dict(architectures=["BertForSequenceClassification"], problem_type="multi_label_classification"), "binary cross-"),
     (HUBERT | dict(architectures=["HubertForCTC"], vocab_size=32), "trained by CTC, a loss that there is not here; choose loss=ms"),
     (BLIP, "BlipForConditionalGeneration"),
-    (QWEN2_VL, r"an image of 324 rows among 16 tokens of a sample; .* hf:CONFIG.json#text"),
-    (QWEN2_AUDIO, r"audio_tower \([\d,]+ parameters, of its audio_config\) would be left out. hf:CONFIG.json#text .* Qwen2"),
+    (QWEN2_VL, r"an image or a sound of 324 rows among 16 tokens of a sample; .* hf:CONFIG.json#text"),
+    (QWEN2_AUDIO, r"a sound of 750 rows among 128 tokens of a sample; .* hf:CONFIG.json#text"),
+    (GRANITE_SPEECH, r"encoder \([\d,]+ parameters, of its encoder_config\) would be left out. hf:CONFIG.json#text .* Granite"),
 ])
 def test_configs_that_are_refused(config: dict[str, Any], why: str, hf: Any) -> None:
     steps = 16 if "vocab_size" in config and config["model_type"] not in ("hubert", "wavlm") else None

@@ -97,7 +97,7 @@ def from_config(
         with _quiet(_transformers()):
             graph = _whatever_is_missing(module, lambda: from_torch(module, *positional, **options))
     except ValueError as error:
-        if {"input_ids", "pixel_values"} <= set(keywords):
+        if "input_ids" in keywords and {"pixel_values", "input_features"} & set(keywords):
             raise ValueError(f'{error}. hf:CONFIG.json#text (part="text") plans its text part alone') from error
         raise
     say_patches(module)

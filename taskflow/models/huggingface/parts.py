@@ -17,10 +17,12 @@ FEEDS = {"image": "pixel_values", "vision": "pixel_values", "video": "pixel_valu
 
 def other_parts(module: Any, fed: set[str]) -> list[tuple[str, str, Any]]:
     """Return (name of its config, path, module) for every tower that no argument in ``fed`` reaches."""
-    text, found = module.config.get_text_config(), []
+    text, found, accepts = module.config.get_text_config(), [], inspect.signature(type(module).forward).parameters
     for key in getattr(module.config, "sub_configs", {}):
         own = getattr(module.config, key, None)
         reads = next((feed for word, feed in FEEDS.items() if word in key), None)
+        if key == "encoder_config" and "input_features" in accepts:  # of sounds, as Granite Speech has it
+            reads = "input_features"
         if own is None or own is text or reads is None or reads in fed:
             continue
         found += [(key, path, part) for path, part in _of_config(module, own)]

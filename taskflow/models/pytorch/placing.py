@@ -57,7 +57,7 @@ def put_rows(name: str, input: Tensor, tokens: Tensor, token: int, rows: Tensor,
     samples, _, features = input.shape
     count = prod(rows.shape)
     require(count % (samples * features) == 0, f"rows {list(rows.shape)} are not equally many for each of {samples} samples")
-    require(count <= input.shape[1] * samples * features, f"an image of {count // samples // features:,} rows among "
+    require(count <= input.shape[1] * samples * features, f"an image or a sound of {count // samples // features:,} rows among "
             f"{input.shape[1]:,} tokens of a sample; it needs at least as many (--set steps=)")
     for node in cast(OperatorGraph, tokens.graph):
         table = node.operator.num_embeddings if isinstance(node.operator, Embedding) and node.inputs[0] is tokens else token + 1
