@@ -65,7 +65,7 @@ PUBLIC = {
     "gpt-175B": Public("GPT-3-175B", 1536, "a100", 1024, (
         "t8 p8 d16 mb1 v2 recompute=full", "t8 p16 d8 mb1 v6 zero1", "t8 p8 d16 mb1 recompute=selective",
     ), {"dropout": 0.0}),
-    "mt-nlg-530B": Public("GPT-3-175B", 1920, "a100", 2240, ("t8 p35 d8 mb1 recompute=full", "t8 p35 d8 mb1 v3 zero1"), {
+    "mt-nlg-530B": Public("GPT-3-175B", 1920, "a100", 2240, ("t8 p35 d8 mb1 recompute=full",), {
         "dropout": 0.0, "hidden": 20_480, "heads": 128, "layers": 105,
     }),
     "bloom-176B": Public("GPT-3-175B", 2048, "a100", 384, ("t4 p12 d8 mb2 zero1 recompute=full", "t4 p12 d8 mb2"), {

@@ -7,6 +7,7 @@ A search asks for every new best plan, and lowering a step may take seconds. So 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from taskflow.mapper import ShardedSync, Strategy
@@ -87,6 +88,10 @@ class MemoryCheck:
     def refusing(self, refuses: Callable[[Strategy], str]) -> MemoryCheck:
         """Return the check that also asks a function why a strategy that fits is refused all the same."""
         return MemoryCheck(self._evaluator, self._quick, self.estimate, refuses, self._shared)
+
+    def interruptible(self, checkpoint: Callable[[], object]) -> AbstractContextManager[None]:
+        """Return a block in which ``checkpoint`` is called while a step is planned (`Evaluator.interruptible`)."""
+        return self._evaluator.interruptible(checkpoint)
 
     def surely(self, strategy: Strategy) -> str:
         """Return what memory a strategy lacks, of those that this check has let pass: planned, if it has been estimated and the

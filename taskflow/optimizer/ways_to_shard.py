@@ -7,12 +7,14 @@ more or less than this step as the closed form says.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster
 from taskflow.mapper import HybridParallel, HybridPlan, map_graph, multiplies, node_size, samples
+from taskflow.optimizer.budget import BudgetExhausted
 from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.grid import MARGIN, GraphTables, PlanMemory, PlanSums, expert_degrees, memory_of_plan
 from taskflow.optimizer.memory_check import MemoryCheck
@@ -57,8 +59,8 @@ def ways_to_shard(
     graph: OperatorGraph, machine: Cluster, rule: UpdateRule | None, check: MemoryCheck, over: Callable[[], bool] = lambda: False
 ) -> Iterator[WayToShard]:
     """Yield DDP, ZeRO's stages and tensor parallelism within a node, those that a network can be cut for. Once ``over`` answers
-    true, no more steps are planned. The graph's batch should be several samples a device, as steps have `ACCUMULATED`
-    micro-batches."""
+    true, no more steps are planned, and the one that is goes no further. The graph's batch should be several samples a device, as
+    steps have `ACCUMULATED` micro-batches."""
     count = len(machine.processors)
     shared = [t for t in (2, 4, MOST_TENSOR) if t <= node_size(machine) and count % t == 0] if multiplies(graph) else []
     plans = list(WAYS)
@@ -129,8 +131,13 @@ class _Way:
     def _step(self, size: int) -> float:
         if size not in self._planned and not self._over():
             strategy = map_graph(HybridParallel(replace(self._plan, micro_batch=size)), self._sums.graph, self._machine)
-            self._planned[size] = max(self._check.peaks(strategy)[0])
+            with suppress(BudgetExhausted), self._check.interruptible(self._until):
+                self._planned[size] = max(self._check.peaks(strategy)[0])
         return self._planned.get(size, inf)
+
+    def _until(self) -> None:
+        if self._over():
+            raise BudgetExhausted
 
     def _needs(self, size: int) -> float:
         """Bytes with so many samples at a time: those of the planned step that is nearest, and what the closed form adds. (A line

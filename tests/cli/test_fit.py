@@ -16,7 +16,7 @@ from taskflow.cli.options import RULES
 from taskflow.cli.search import more_time
 from taskflow.machine import load_machine
 from taskflow.mapper import HybridParallel, map_graph, parse_plan
-from taskflow.optimizer import Budget, MemoryCheck, SearchResult, make_evaluator
+from taskflow.optimizer import Budget, MemoryCheck, SearchResult, make_evaluator, ways_to_shard
 
 SIZES = {
     "steps": 32, "vocabulary": 96, "hidden": 64, "inner": 192, "heads": 8, "key_heads": 8, "layers": 1, "scaling": None,
@@ -118,3 +118,27 @@ def test_a_batch_of_one_sample_a_device_says_nothing_else() -> None:
         assert one["peak_memory_is"] == "estimate" and more["peak_memory_is"] == "planned"
         assert one["peak_memory_bytes"] >= closed["weights"] + closed["gradients"] + closed["state"]
         assert one["peak_memory_bytes"] == pytest.approx(more["peak_memory_bytes"], rel=0.06)  # the closed form's own error
+
+
+def test_experts_are_dealt_to_the_devices_of_a_node() -> None:
+    sizes = {"steps": 32, "vocabulary": 96, "hidden": 64, "inner": 192, "heads": 8, "key_heads": 8, "layers": 2, "experts": 8}
+    words = ("mixtral", *(word for key, value in sizes.items() for word in ("--set", f"{key}={value}")))
+    ways = {row["name"]: row for row in json.loads(run("fit", *words, "-m", "h100", "-n", "8", "--batch", "16", "--json"))["ways"]}
+    dealt = [ways[name] for name in ("experts, ZeRO-1", "experts, FSDP", "experts, FSDP, recomputed")]
+    assert [row["plan"].split("e8")[0] for row in dealt] == ["t1 p1 d8 mb1 "] * 3
+    assert all(row["peak_memory_is"] == "planned" for row in dealt)
+    assert dealt[0]["closed_form_bytes"]["weights"] < 0.4 * ways["ZeRO-1"]["closed_form_bytes"]["weights"]
+    assert not any("experts" in row["name"] for row in json.loads(run("fit", *WORDS, "-m", "h100", "-n", "8", "--json"))["ways"])
+
+
+def test_a_step_that_takes_long_is_planned_no_further() -> None:
+    graph, cluster = build_model("gpt-2", 16, 2, settings={"layers": "12", "hidden": "64", "heads": "2"}), load_machine("h100", 2)
+    looks: list[bool] = []
+
+    def over() -> bool:
+        looks.append(len(looks) > 20)
+        return looks[-1]
+
+    rule = RULES["adam"]
+    ways = list(ways_to_shard(graph, cluster, rule, MemoryCheck(make_evaluator(graph, cluster, rule=rule)), over))
+    assert len(ways) > 5 and not any(way.planned for way in ways[-3:]) and looks[-1]
