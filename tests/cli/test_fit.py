@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,8 @@ def test_a_batch_of_one_sample_a_device_says_nothing_else() -> None:
         assert one["peak_memory_bytes"] == pytest.approx(more["peak_memory_bytes"], rel=0.06)  # the closed form's own error
 
 
-def test_experts_are_dealt_to_the_devices_of_a_node() -> None:
+def test_experts_are_dealt_to_the_devices_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskflow.cli.fit.PATIENCE_SECONDS", inf)
     sizes = {"steps": 32, "vocabulary": 96, "hidden": 64, "inner": 192, "heads": 8, "key_heads": 8, "layers": 2, "experts": 8}
     words = ("mixtral", *(word for key, value in sizes.items() for word in ("--set", f"{key}={value}")))
     ways = {row["name"]: row for row in json.loads(run("fit", *words, "-m", "h100", "-n", "8", "--batch", "16", "--json"))["ways"]}
