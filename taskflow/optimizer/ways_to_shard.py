@@ -75,8 +75,8 @@ def ways_to_deal(
 ) -> Iterator[WayToShard]:
     """Yield the same of ways that deal experts with places to as many devices of a node as may be."""
     within = [e for e in expert_degrees(graph) if 1 < e <= node_size(machine) and len(machine.processors) % e == 0]
-    plans = [(name, replace(plan, experts=within[-1])) for name, plan in DEALING if within]
-    yield from _ways(graph, machine, rule, check, over, plans)
+    if within:
+        yield from _ways(graph, machine, rule, check, over, [(name, replace(plan, experts=within[-1])) for name, plan in DEALING])
 
 
 def _ways(
