@@ -92,10 +92,18 @@ class PlanGrid(AnyGrid):
         self, plans: Sequence[tuple[HybridPlan, int]], over: Callable[[], bool]
     ) -> tuple[list[PricedPlan], list[PricedPlan]]:
         """Look at those of these plans that are not known; return the known ones that fit, by price, and those that do not."""
-        new = priced_plans(self, (one for one in plans if one[0] not in self._known), over, self._huge)
+        left = [one for one in plans if one[0] not in self._known]
+        if self._known:  # those like the best of the usual ones first: there may be no time for all
+            left.sort(key=lambda one: self._promise(one[0]))
+        new = priced_plans(self, left, over, self._huge)
         self._known.update((one.plan, one) for some in new for one in some)
         known, most = [self._known[plan] for plan, _ in plans if plan in self._known], (1 + MARGIN) * self.memory_bytes
         return by_price(one for one in known if one.memory.nbytes <= most), [one for one in known if one.memory.nbytes > most]
+
+    def _promise(self, plan: HybridPlan) -> float:
+        """The price of the usual plan that a plan is most like; infinite if that is not known, or does not fit."""
+        known = self._known.get(self.sums.axes.usual_like(plan))
+        return inf if known is None else known.seconds
 
     def listed(self) -> list[tuple[HybridPlan, int]]:
         """Return all plans with their numbers of micro-batches, those with fewer unusual features first."""

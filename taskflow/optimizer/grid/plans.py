@@ -97,6 +97,15 @@ class PlanAxes:
         far = max(plan.experts, plan.context) > 1 and plan.tensor * plan.context * plan.experts > self.node
         return shares + far + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
 
+    def usual_like(self, plan: HybridPlan) -> HybridPlan:
+        """Return the plan without its unusual features."""
+        near = max(1, self.node // plan.tensor)
+        shares = plan.zero == 2 or (plan.zero == 3 and plan.pipeline > 1)
+        return replace(
+            plan, virtual=1, context=1, data=(plan.data or 1) * plan.context, experts=min(plan.experts, near),
+            recompute="none" if plan.recompute == "selective" else plan.recompute, zero=1 if shares else plan.zero,
+        )
+
     def _virtual(self, p: int, count: int) -> list[int]:
         """Stages a rank: where layers divide among ranks, those that are as long as each other."""
         if p == 1 or count % p:

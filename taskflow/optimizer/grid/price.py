@@ -216,9 +216,31 @@ class PlanPrices:
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
             until = float(ahead[: rank + 1].sum()) if plan.gathers_late else None
             groups = self._groups_of(plan, rank)
-            sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]) * hides, until, layers)
+            if groups.far and hides and plan.zero == 1:
+                sent = self._in_turn(one, own, groups, until, layers)
+            else:
+                each = (one for stage in own for one in weights.layers[stage])
+                sent = groups.after(each, float(back[rank]) * hides, until, layers)
             slowest = max(slowest, sent + float(weights.updated[own].sum()) / self._updates(plan, rank))
         return slowest
+
+    def _in_turn(
+        self, one: Replica, own: Sequence[int], groups: WeightGroups, ahead: float | None, stage_layers: float
+    ) -> float:
+        """Seconds by which sums of gradients make the last backward pass of a rank's stages longer, and of what follows it, under
+        ZeRO's stage 1 where its exchanges go between nodes, as these do. What a layer adds is complete when its next exchange
+        begins, and one of the two waits. Gathers of new weights hide while neither is sent. ``ahead`` and ``stage_layers``: as of
+        `WeightGroups.after`."""
+        plan, kind = replace(one.plan, split=1), one.kinds[one.ranks()[own[0]]]
+        (_, usual, _), (_, longer, after) = (kind.sharded.stage(plan, own[0], False, groups, last=last) for last in (False, True))
+        layers = [layer for stage in own for layer in kind.sums.weights(plan).layers[stage]]
+        sums = sum(count * groups.seconds(groups.step(experts), sent, 1) for (_, sent, _, experts), count in layers)
+        exchanged = one.sums(plan).sums
+        free = max(0.0, longer - sums - float(exchanged[own[0], 1]))
+        if ahead is not None:
+            ahead = max(0.0, ahead - float(exchanged[: own[0] + 1, 0].sum()))
+        gathered = [((0, 0, nbytes, experts), count) for (_, _, nbytes, experts), count in layers]
+        return max(0.0, longer - usual) + after + groups.after(gathered, free, ahead, stage_layers)
 
     def _crowded(self, plan: HybridPlan, count: int) -> float:
         """As how many times as long a step counts since it nearly fills the memory of some device."""

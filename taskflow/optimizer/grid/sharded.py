@@ -57,14 +57,15 @@ class ShardedPasses:
                     self._places.setdefault(of, []).append(place)
 
     def stage(
-        self, plan: HybridPlan, number: int, alone: bool, groups: WeightGroups, starts: Array | float = 0.0
+        self, plan: HybridPlan, number: int, alone: bool, groups: WeightGroups, starts: Array | float = 0.0, last: bool = False
     ) -> tuple[float, float, float]:
         """Return the seconds of a forward and a backward pass of a stage, and for how long reductions take the links after the
         latter. ``alone``: whether the step has no other passes, so that each task takes what it takes by itself. ``starts``:
-        seconds in which the host of each pass starts collectives that are not of weights."""
+        seconds in which the host of each pass starts collectives that are not of weights. ``last``: in the last micro-batch's
+        passes, which also sum what is kept whole until then, by shares."""
         found = self.sums.sums(plan)
         layers = self._layers_of(plan, number)
-        walk, runs, name = self._walk(plan, number, layers)
+        walk, runs, name = self._walk(plan, number, layers, last)
         of = name, plan.passes_alike, groups
         if of not in self._prepared:
             self._prepared[of] = self._prepare(walk, name, plan, groups)
@@ -109,14 +110,14 @@ class ShardedPasses:
             self._layers[key] = [of[layer] for layer in sorted(of)]
         return self._layers[key]
 
-    def _walk(self, plan: HybridPlan, number: int, layers: Sequence[list[int]]) -> tuple[Walk, list[Run], int]:
+    def _walk(self, plan: HybridPlan, number: int, layers: Sequence[list[int]], last: bool) -> tuple[Walk, list[Run], int]:
         """The walk of a stage's layers, the runs of layers that it leaves out, and what it is known by: one walk is for all
         stages of the same layers."""
         count, number_of = max(1, self.sums.layers), self.sums.layer_of
         key = (
             plan.pipeline * plan.virtual, plan.stages, number, plan.has_again,
             plan.zero_layers or plan.zero, plan.in_blocks, plan.prefetch,
-            plan.cuts, plan.data,
+            plan.cuts, plan.data, last,
         )  # fmt: skip
         if key in self._stages:
             return self._stages[key]
@@ -131,7 +132,7 @@ class ShardedPasses:
         anew = self.tables.brought_again(plan) & ~table.read_local
         name = (
             tuple([kinds[i] for i in kept]), tuple(run.first for run in runs), several.all() or several.tobytes(), *ahead,
-            anew.any() and plan.cuts, _numbered(holders),
+            anew.any() and plan.cuts, _numbered(holders), last,
         )  # fmt: skip
         if name not in self._walks:
             unit = {
@@ -147,7 +148,7 @@ class ShardedPasses:
                 self.lists, [layers[i] for i in kept], frozenset(node for nodes in layers for node in nodes),
                 self.sums.not_kept(plan), self.sums.always(plan), table.saved > 0, unit,
                 lambda layer: self._parts(layer, several, table.weight_holders),
-                lambda layer: sent[layer] and zero[layer] > 2, lambda layer: summed[layer] and zero[layer] > 1,
+                lambda layer: sent[layer] and zero[layer] > 2, lambda layer: summed[layer] and (last or zero[layer] > 1),
                 plan.prefetch if isinstance(plan.prefetch, int) else 1, anew,
             )
             self._walks[name] = maker.walk(runs), len(self._walks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from taskflow.machine import Around, Cluster, PartOfMachine, collective, ring_bytes
 from taskflow.mapper import HybridPlan
@@ -21,6 +22,10 @@ class WeightGroups:
         self.expert_step = self.inner * plan.experts
         self._around: dict[int, tuple[Around, int]] = {}
         self._meets: dict[int, bool] = {}
+
+    def step(self, experts: bool) -> int:
+        """Return the step of experts' weights, or of others."""
+        return self.expert_step if experts else self.tensor
 
     def members(self, step: int) -> int:
         """Return how many devices hold the same weights."""
@@ -50,7 +55,7 @@ class WeightGroups:
         (`Sync.late_gather`); None if they follow the update."""
         sums, gathers, number = 0.0, 0.0, 0
         for (reduced, scattered, gathered, experts), count in layers:
-            step = self.expert_step if experts else self.tensor
+            step = self.step(experts)
             sums += count * (self.seconds(step, reduced, 2) + self.seconds(step, scattered, 1))
             gathers, number = gathers + count * self.seconds(step, gathered, 1), number + count
         after_one = 1 - 1 / max(1.0, min(number, stage_layers))
@@ -69,6 +74,11 @@ class WeightGroups:
                 collective(self.machine, tuple(own)).resources
             ).isdisjoint(collective(self.machine, tuple(weights)).resources)
         return self._meets[step]
+
+    @cached_property
+    def far(self) -> bool:
+        """Whether devices of one replica, or of those that deal experts, are on several nodes."""
+        return len({self.machine.processors[p].node for p in self.devices[: self.expert_step]}) > 1
 
     def _beside(self, step: int) -> int:
         """Number of groups that send over the network card that most of them use."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import inf, isfinite
 
 import pytest
 
 from taskflow.machine import load_machine
-from taskflow.mapper import HybridPlan
+from taskflow.mapper import HybridPlan, parse_plan
 from taskflow.models import build
 from taskflow.optimizer.beside import _shared
 from taskflow.optimizer.grid import PlanGrid, PlanMemory
@@ -75,3 +76,29 @@ def test_weights_of_plans_that_differ_in_their_micro_batches_are_added_up_once()
 def test_a_pipeline_has_no_more_stages_than_layers() -> None:
     graph = build("Llama-8B", batch=64, layers=4)
     assert {p for _, p, _ in _shared(graph, load_machine("h100", 64))} == {1, 2, 4}
+
+
+def test_plans_like_the_best_usual_ones_are_priced_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search has no time for all plans of a network with many experts on many devices."""
+    grid = PlanGrid(build("Mixtral-8x7B", batch=32, layers=4, places=1.0, dtype="bfloat16"), load_machine("h100", 16), Adam())
+    usual = {one.plan: one.seconds for one in grid.usual()}
+    looked: list[HybridPlan] = []
+    memory = PlanGrid.memory
+
+    def recorded(self: PlanGrid, plan: HybridPlan, count: int) -> PlanMemory:
+        looked.append(plan)
+        return memory(self, plan, count)
+
+    monkeypatch.setattr(PlanGrid, "memory", recorded)
+    grid.plans(lambda: len(looked) > 200)
+    promised = [usual.get(grid.sums.axes.usual_like(plan), inf) for plan in looked]
+    assert len(promised) > 200 and promised == sorted(promised) and isfinite(promised[-1])
+
+
+@pytest.mark.parametrize("text", ["d32 e16 mb1 zero2", "t4 p2 d4 e4 mb1 zero3 recompute=selective", "c2 d16 e2 mb1 zero1"])
+def test_the_usual_plan_that_a_plan_is_like_has_no_unusual_feature(text: str) -> None:
+    axes = PlanAxes(build("Mixtral-8x7B", batch=32, layers=2, places=1.0, experts=16), load_machine("h100", 32))
+    plan, usual = parse_plan(text), axes.usual_like(parse_plan(text))
+    assert axes.unusual(plan) > 0 == axes.unusual(usual)
+    assert usual.tensor * (usual.data or 1) * usual.pipeline == plan.tensor * (plan.data or 1) * plan.context * plan.pipeline
+    assert axes.usual_like(usual) == usual
