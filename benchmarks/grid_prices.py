@@ -41,6 +41,14 @@ CASES: dict[str, tuple[str, int, str, int, dict[str, Any]]] = {  # network, batc
     "mixtral-64": ("Mixtral-8x7B", 512, "h100", 64, {}),
     "gpt-175B-1024": ("GPT-3-175B", 1536, "a100", 1024, {"dropout": 0.0}),
     "gpt-1.7B-mixed": ("GPT-3-1.7B", 64, "a100-v100", 8, {"dropout": 0.0}),
+    "qwen3-235B-256": ("Mixtral-8x7B", 1024, "h100", 256, {
+        "layers": 94, "hidden": 4096, "heads": 64, "key_heads": 4, "head_size": 128, "inner": 12288, "expert_inner": 1536,
+        "experts": 128, "chosen": 8, "vocabulary": 151936, "steps": 4096, "places": 1.0,
+    }),
+    "gpt-oss-120B-256": ("Mixtral-8x7B", 1024, "b200", 256, {  # its sizes, with Mixtral's layers
+        "layers": 36, "hidden": 2880, "heads": 64, "key_heads": 8, "head_size": 64, "inner": 2880, "experts": 128, "chosen": 4,
+        "vocabulary": 201088, "steps": 4096, "places": 1.0,
+    }),
 }
 
 
