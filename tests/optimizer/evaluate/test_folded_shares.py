@@ -9,13 +9,14 @@ import pytest
 
 import taskflow
 from taskflow.graph import OperatorGraph
-from taskflow.machine import load_machine
+from taskflow.machine import Cluster, load_machine
 from taskflow.mapper import HybridParallel, MessageSync, SyncAlgorithm, map_graph
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.evaluate.folded import FoldedStep, folded_step, folded_use
 from taskflow.optimizer.memory import memory_use
+from taskflow.programs import load_program
 from taskflow.rules import Adam
 from taskflow.tasks import Compute, Kind, Task
 from taskflow.tasks.lower import NotAlikeError
@@ -36,13 +37,15 @@ def network(config: GPTConfig, batch: int, layers: int) -> OperatorGraph:
     return gpt(replace(config, batch=batch, layers=layers))
 
 
-def both(graph: OperatorGraph, plan: str, clip: float | None = 1.0) -> tuple[FoldedStep, PythonEvaluator]:
+def both(
+    graph: OperatorGraph, plan: str, clip: float | None = 1.0, machine: Cluster = MACHINE
+) -> tuple[FoldedStep, PythonEvaluator]:
     """A folded step, and an evaluator of all of it."""
-    costs = make_evaluator(graph, MACHINE, rule=RULE).costs
-    evaluator = PythonEvaluator(graph, MACHINE, costs, RULE, clip)
-    strategy = map_graph(HybridParallel(plan), graph, MACHINE)
+    costs = make_evaluator(graph, machine, rule=RULE).costs
+    evaluator = PythonEvaluator(graph, machine, costs, RULE, clip)
+    strategy = map_graph(HybridParallel(plan), graph, machine)
     evaluator.set(strategy)
-    return folded_step(graph, strategy, MACHINE, costs, RULE, clip), evaluator
+    return folded_step(graph, strategy, machine, costs, RULE, clip), evaluator
 
 
 @pytest.mark.parametrize(("plan", "batch", "layers"), [
@@ -110,6 +113,14 @@ def test_layers_with_stage_2_before_others_with_stage_3_are_folded(plan: str) ->
     kept = {name.split(".")[1] for name in names if name.startswith("h.")}
     assert step.replicas.count == 16 and 0 < len(kept) < 16
     assert step.makespan == pytest.approx(evaluator.seconds, rel=5e-3)
+
+
+@pytest.mark.parametrize(("plan", "batch"), [("d16 zero3 mb1", 96), ("p2 d8 zero2 mb1", 48), ("t2 d8 fsdp mb1", 48)])
+def test_passes_take_as_long_where_a_program_waits_for_collectives_of_the_micro_batch_before(plan: str, batch: int) -> None:
+    """The lowered micro-batches stand for all: what the third waits for in turn may lie behind it among them."""
+    step, evaluator = both(network(SMALL, batch, 2), plan, None, MACHINE.driven_by(load_program("fsdp")))
+    assert any(before >= task for task, before in step.whole.turns), "the case that is tested"
+    assert step.makespan == pytest.approx(evaluator.seconds, rel=1e-12)
 
 
 def test_a_norm_that_comes_together_at_one_processor_is_not_folded() -> None:
