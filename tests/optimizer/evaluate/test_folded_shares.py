@@ -132,6 +132,22 @@ def test_a_norm_that_comes_together_at_one_processor_is_not_folded() -> None:
         folded_step(graph, ring, MACHINE, evaluator.costs, RULE, 1.0)
 
 
+def test_a_processor_that_gathers_what_another_micro_batch_reads_is_not_folded() -> None:
+    """Micro-batches take turns on two groups of four, of which all eight hold shares of the weights."""
+    graph = network(SMALL, 16, 2)
+    one = map_graph(HybridParallel("d4 mb1 zero3 prefetch=3"), graph, load_machine("h100", 4))
+    turns = {
+        name: replace(config, processors=tuple(p + i // 4 % 2 * 4 for i, p in enumerate(config.processors)))
+        for name, config in one.configs.items()
+    }
+    assert all(len(config.processors) == 16 for config in turns.values())
+    strategy = replace(one, processors=8, configs=turns, plan=None)
+    strategy.verify(graph)
+    machine = load_machine("h100", 8)
+    with pytest.raises(NotAlikeError, match="gathers weights of which it reads none"):
+        folded_step(graph, strategy, machine, make_evaluator(graph, machine, rule=RULE).costs, RULE, None)
+
+
 def test_shares_in_groups_across_some_replicas_are_lowered_with_these_replicas() -> None:
     """Groups of four in nodes of eight: four replicas, each of which is such a group."""
     step, _ = both(network(SMALL, 32, 2), "d16 hsdp4 mb1", None)
