@@ -14,7 +14,7 @@ from taskflow.optimizer.cost import unit_message
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.probe.kineto import LOSS, RankTrace
 from taskflow.probe.kineto_gpu import Slice, TimeOf, first_of
-from taskflow.tasks import Compute, Kind, Purpose, Task, TaskGraph, Timeline
+from taskflow.tasks import Compute, Kind, Purpose, Task
 
 NUMBER = re.compile(r"(?<![^.])\d+(?=\.)")
 OF_PURPOSE = {Purpose.WEIGHT_GRADIENTS: "gradients", Purpose.UNSHARDED: "weights", Purpose.NEW_WEIGHTS: "weights"}
@@ -67,20 +67,14 @@ class Joined:
 
 
 def joined(evaluator: Evaluator, strategy: Strategy, traces: Sequence[RankTrace]) -> Joined:
-    """Join the traces of ranks to the step that is predicted for a strategy. Raises ValueError for ranks that the plan has not, or
-    two traces of one rank."""
-    machine = evaluator.machine
-    ranks = [trace.rank for trace in traces]
-    if not traces or len(set(ranks)) < len(ranks) or max(ranks) >= len(machine.processors):
-        raise ValueError(
-            f"profile: needs traces of different ranks of the {len(machine.processors)} that the plan has, got ranks "
-            f"{', '.join(map(str, ranks)) or 'none'}"
-        )
+    """Join the traces of ranks to the step that is predicted for a strategy. Raises ValueError for traces of another run: of ranks
+    that the plan has not, of one rank twice, of other modules, or of another number of ranks."""
+    paths = frozenset[str]().union(*(trace.paths for trace in traces))
+    _require_same_run(evaluator, traces, paths)
     known = {trace.rank: trace.known for trace in traces}
     waits = {rank: sum(s for part, s in parts.items() if part.message) for rank, parts in known.items()}
     chosen = min(waits, key=lambda rank: waits[rank])
     seconds = median(max(steps) for steps in zip(*(trace.seconds for trace in traces)))
-    paths = frozenset[str]().union(*(trace.paths for trace in traces))
     predicted = predicted_parts(evaluator, strategy, chosen, paths)
     rows = _rows(predicted, known[chosen], paths)
     slow = _excess(known, chosen, paths)
@@ -93,56 +87,59 @@ def joined(evaluator: Evaluator, strategy: Strategy, traces: Sequence[RankTrace]
     )  # fmt: skip
 
 
+def _require_same_run(evaluator: Evaluator, traces: Sequence[RankTrace], paths: frozenset[str]) -> None:
+    count, ranks = len(evaluator.machine.processors), [trace.rank for trace in traces]
+    for trace in traces:
+        if trace.ranks not in (None, count):
+            raise ValueError(
+                f"the trace of rank {trace.rank} is of a run on {trace.ranks} ranks, and the plan is for {count}; "
+                "give the plan that ran"
+            )
+    if not traces or len(set(ranks)) < len(ranks) or max(ranks) >= count:
+        raise ValueError(
+            f"needs traces of different ranks of the {count} that the plan has, got ranks {', '.join(map(str, ranks)) or 'none'}"
+        )
+    if paths and not any(owner_of(node.name, paths) for node in evaluator.graph):
+        few, graph = ", ".join(sorted(paths)[:3]), evaluator.graph
+        own = ", ".join([node.name for node in graph if node.parameters][:3])
+        raise ValueError(
+            f"the traces are of another network: their modules ({few}, ...) have no operator of {graph.name} ({own}, ...); "
+            "give the network that ran"
+        )
+
+
 # ---- what is predicted -----------------------------------------------------------------------------------------------
 def predicted_parts(evaluator: Evaluator, strategy: Strategy, processor: int, paths: frozenset[str]) -> dict[TimeOf, float]:
-    """Return the seconds of a processor's predicted step by part; idle time is its waiting for others."""
+    """Return the seconds of a processor's predicted step by part, as a trace has them. Messages beside computing count where
+    nothing else runs, and so does the waiting for any message. A rank waits in the end for another stage, if there are some."""
     tasks, timeline = evaluator.evaluated(strategy)
-    machine, found, busy = evaluator.machine, dict[TimeOf, float](), 0.0
-    blocks = isinstance(machine, Cluster) and machine.collectives is not None and machine.collectives.blocks
-    if isinstance(machine, Cluster) and machine.collectives is not None and not blocks:
-        return _beside(tasks, timeline, strategy, processor, paths)
-    device = machine.processors[processor].device
-    program = device.program
+    machine = evaluator.machine
+    library, program = machine.collectives if isinstance(machine, Cluster) else None, machine.processors[processor].device.program
+    blocks = library is not None and library.blocks
+    computing, messages = list[Slice](), list[Slice]()
     for task in tasks.tasks:
         if processor not in task.processors:
             continue
-        span = timeline.spans[task.number]
-        took = span.end - (span.starts[-1] if span.starts else span.start)
-        part = _part_of(task, paths, strategy)
+        span, part = timeline.spans[task.number], _part_of(task, paths, strategy)
+        begin = span.starts[-1] if span.starts else span.start
+        if task.kind.travels:
+            messages.append((begin, span.end, part))
         if task.kind.travels and not (blocks and task.kind is Kind.COLLECTIVE):
-            continue  # beside computing: what is not hidden is idle time
+            continue
         if task.kind is Kind.COLLECTIVE and program is not None and part.kind in ("gradients", "weights"):
-            unit = min(took, program.of_unit(unit_message(task), _array(task)))
-            _add(found, TimeOf("unit", part.owner), unit)
-            _add(found, part, took - unit)
-        else:
-            _add(found, part, took)
-        busy += took
-    if (idle := timeline.makespan - busy) > 0:
-        pipelined = strategy.pipeline is not None and strategy.pipeline.ranks > 1
-        _add(found, TimeOf("stage" if pipelined else "gradients"), idle)
-    return found
-
-
-def _beside(
-    tasks: TaskGraph, timeline: Timeline, strategy: Strategy, processor: int, paths: frozenset[str]
-) -> dict[TimeOf, float]:
-    """The same where messages go beside computing, as a trace of a GPU has it: a message counts where nothing else runs, and so
-    does the waiting for it, in which NCCL's kernel runs already."""
-    computing, messages = list[Slice](), list[Slice]()
-    for task in tasks.tasks:
-        if processor in task.processors:
-            span, part = timeline.spans[task.number], _part_of(task, paths, strategy)
-            begin = span.starts[-1] if span.starts else span.start
-            (messages if task.kind.travels else computing).append((begin, span.end, part))
+            unit = min(span.end - begin, program.of_unit(unit_message(task), _array(task)))
+            computing.append((begin, begin + unit, TimeOf("unit", part.owner)))
+            begin += unit
+        computing.append((begin, span.end, part))
     messages.sort(key=lambda message: message[0])
     starts = [begin for begin, _, _ in messages]
+    pipelined = strategy.pipeline is not None and strategy.pipeline.ranks > 1
     found = dict[TimeOf, float]()
     ends: list[Slice] = [(time, time, TimeOf("host")) for time in (0.0, timeline.makespan)]
     for begin, end, part in first_of([*computing, *messages, *ends]):
         if part.kind == "host":
             following = bisect_left(starts, begin)
-            part = messages[following][2] if following < len(messages) else part
+            part = messages[following][2] if following < len(messages) else TimeOf("stage") if pipelined else part
         _add(found, part, end - begin)
     return found
 

@@ -33,13 +33,15 @@ UNIT = re.compile(r"FSDP::(\w+)(?: \((.*)\))?")
 
 @dataclass(slots=True)
 class RankTrace:
-    """Steps of a rank. ``seconds``: of each step; ``parts``: of each step, seconds by part, which add up to these."""
+    """Steps of a rank. ``seconds``: of each step; ``parts``: of each step, seconds by part, which add up to these. ``ranks``: of
+    the run; None: the trace does not say it."""
 
     rank: int
     seconds: list[float]
     parts: list[dict[TimeOf, float]]
     paths: frozenset[str]
     gpu: bool = False
+    ranks: int | None = None
 
     def of(self, part: TimeOf) -> float:
         """Return the median seconds of a part over the steps."""
@@ -68,7 +70,8 @@ def read_kineto(path: str) -> RankTrace:
         raise ValueError(f"{path}: not a trace of torch.profiler (export_chrome_trace writes one)")
     try:
         found = sorted(_events(content["traceEvents"]), key=_order)
-        rank = int((content.get("distributedInfo") or {}).get("rank", 0))
+        said = content.get("distributedInfo") or {}
+        rank, ranks = int(said.get("rank", 0)), int(said["world_size"]) if "world_size" in said else None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path}: a trace that was changed or cut: {type(error).__name__}: {error}") from error
     windows, thread = _windows(found)
@@ -82,7 +85,7 @@ def read_kineto(path: str) -> RankTrace:
         slices = list(_slices([event for event in found if event.thread == thread], _spans(found), _Sequences()))
     paths = frozenset(event.name.removeprefix(PREFIX) for event in found if event.name.startswith(PREFIX))
     parts = [_within(slices, *window) for window in windows]
-    return RankTrace(rank, [(end - begin) / 1e6 for begin, end in windows], parts, paths - {STEP, *OF_PARTS}, on_gpu)
+    return RankTrace(rank, [(end - begin) / 1e6 for begin, end in windows], parts, paths - {STEP, *OF_PARTS}, on_gpu, ranks)
 
 
 def _order(event: TraceEvent) -> tuple[float, float, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ class About(Entry, frozen=True, kw_only=True, forbid_unknown_fields=False):
     ranks: Count
     nodes: Annotated[list[Count], Meta(min_length=1)]
     threads: Count
+    cores: Count | None = None
+    load: tuple[NotNegative, ...] = ()
+    """Programs that ran or waited for a core before the probe, in the mean of the last 1, 5 and 15 minutes."""
 
 
 class TimedRow(Entry, frozen=True, kw_only=True):
@@ -134,8 +138,15 @@ class Measurements:
 
 def read_probes(paths: Sequence[str]) -> Measurements:
     """Return the measurements of one or several files of one machine: of several, the medians. Raises ValueError for what is no
-    probe's file, or if they are of different machines."""
+    probe's file, or if they are of different machines. Warns of cores that were busy before."""
     every = [_read(path) for path in paths]
+    for path, about in zip(paths, (one["about"] for one in every)):
+        load, cores = (about.get("load") or [0.0])[0], about.get("cores")
+        if about["kind"] == "cpu" and cores and load > cores:
+            warnings.warn(
+                f"{path}: {load:.1f} programs wanted {cores} cores before the probe, which measured them, too; measure again when "
+                "nothing else runs", stacklevel=2,
+            )  # fmt: skip
     first = every[0]
     for path, other in zip(paths[1:], every[1:]):
         if framework_of(other["about"]) != framework_of(first["about"]):

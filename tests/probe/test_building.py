@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,22 @@ def test_of_several_probes_the_median_counts(tmp_path: Path) -> None:
     Path(paths[1]).write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"another machine than .*: ranks is 4, not 2"):
         read_probes(paths)
+
+
+@pytest.mark.parametrize(("kind", "load", "cores", "said"), [
+    ("cpu", [3.5, 1.0, 1.0], 2, True), ("cpu", [1.9, 9.0, 9.0], 2, False), ("cpu", [3.5, 1.0, 1.0], None, False),
+    ("cpu", [], 2, False), ("cuda", [3.5, 1.0, 1.0], 2, False),
+])
+def test_cores_that_were_busy_before_are_said(kind: str, load: list[float], cores: int | None, said: bool, tmp_path: Path) -> None:
+    content = json.loads(Path(PROBED).read_text())
+    content["about"] |= {"kind": kind, "load": load, "cores": cores}
+    path = tmp_path / "busy.json"
+    path.write_text(json.dumps(content))
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        read_probes([str(path)])
+    wanted = "3.5 programs wanted 2 cores before the probe, which measured them, too; measure again when nothing else runs"
+    assert [str(note.message) for note in notes] == ([f"{path}: {wanted}"] if said else [])
 
 
 @pytest.mark.parametrize("change,message", [

@@ -226,8 +226,54 @@ def test_the_command_shows_causes_and_calibrates(tmp_path: Path, monkeypatch: py
     assert done.exit_code == 2 and "--step SECONDS is what --calibrate MACHINE" in done.output
     done = CliRunner().invoke(main, ["profile", "--plan", "data"])
     assert done.exit_code == 2 and "belong together" in done.output
-    twice = CliRunner().invoke(main, [*asked, "--torch", files[0]])
-    assert twice.exit_code == 2 and "traces of different ranks" in twice.output
+
+
+def test_traces_of_another_run_are_refused_and_no_machine_is_calibrated_by_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(tmp_path, monkeypatch)
+    file = steps(tmp_path / "0.json")
+    before = (tmp_path / "mine.json").read_bytes()
+
+    def refused(model: str, *files: str) -> str:
+        asked = ["profile", model, "--plan", "data", "--calibrate", "mine.json", "-n", "2"]
+        done = CliRunner().invoke(main, [*asked, *(word for path in files for word in ("--torch", path))])
+        assert done.exit_code == 2 and (tmp_path / "mine.json").read_bytes() == before, done.output
+        return done.output.splitlines()[-1]
+
+    assert "needs traces of different ranks of the 2 that the plan has, got ranks 0, 0" in refused("small.py:graph", file, file)
+    other = refused("mlp", file)
+    assert "of another network: their modules (0, 1, 2, ...) have no operator of MLP (fc" in other and "give the network" in other
+    of_four = json.loads(Path(file).read_text())
+    of_four["distributedInfo"] = {"rank": 3, "world_size": 4}
+    (tmp_path / "3.json").write_text(json.dumps(of_four))
+    assert "rank 3 is of a run on 4 ranks, and the plan is for 2" in refused("small.py:graph", "3.json")
+    of_four["distributedInfo"] = {"rank": 1, "world_size": 2}
+    (tmp_path / "1.json").write_text(json.dumps(of_four))
+    asked = ["profile", "small.py:graph", "--plan", "data", "-m", "mine.json", "-n", "2", "--torch", file, "--torch", "1.json"]
+    assert CliRunner().invoke(main, asked).exit_code == 0
+
+
+def test_predicted_waiting_belongs_to_the_message_that_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies between cut layers go beside computing; a plan that sums no gradients between ranks waits for none."""
+    small(tmp_path, monkeypatch)
+    from taskflow.cli.model import build_model
+    from taskflow.probe.joined import predicted_parts
+
+    graph, machine = build_model("small.py:graph", None, 2), taskflow.load_machine("mine.json")
+    assert machine.collectives is not None and machine.collectives.blocks
+    cut = {"0": (1, 2, 1), "2": (1, 2, 1)}  # by output channels: the second reads all that the first has made
+    strategy = taskflow.Strategy(2, {
+        node.name: taskflow.OpConfig(cut[node.name], (0, 1)) if node.name in cut
+        else taskflow.OpConfig((1, 2), (0, 1)) if node.name == "1"
+        else taskflow.OpConfig((1,) * len(node.dims), (0,)) for node in graph
+    })  # fmt: skip
+    evaluator = make_evaluator(graph, machine, rule=taskflow.SGD(lr=0.1))
+    evaluator.set(strategy)
+    parts = predicted_parts(evaluator, strategy, 1, frozenset({"0", "1", "2"}))
+    of = {kind: sum(seconds for part, seconds in parts.items() if part.kind == kind) for kind in ("activations", "gradients")}
+    assert of["activations"] > 0 and of["gradients"] == 0, parts
+    assert sum(parts.values()) == pytest.approx(evaluator.seconds)
 
 
 def test_a_named_module_is_found_in_a_real_trace(tmp_path: Path) -> None:

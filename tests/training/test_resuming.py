@@ -235,6 +235,16 @@ main()
 
 @pytest.mark.mpi
 @needs_mpi
+@pytest.mark.parametrize("more", ["--steps 6", "--seed 7", "--resume r.safetensors"])
+def test_ranks_with_other_options_do_not_wait_for_each_other(folder: Path, more: str) -> None:
+    same = '"text.txt" if launcher().rank == 0 else "other.txt"]'
+    (folder / "own.py").write_text(OWN_DATA.replace(same, f'"text.txt"] + {more.split()} * launcher().rank'))
+    done = under_mpirun(folder, 2, "own.py", "--quiet")
+    refused_by_all(done, f"rank 1 of 2 has {more}, and rank 0 none; start all ranks by the same command")
+
+
+@pytest.mark.mpi
+@needs_mpi
 def test_ranks_with_other_data_are_found_before_the_first_step(folder: Path) -> None:
     (folder / "own.py").write_text(OWN_DATA)
     text = " ".join([(folder / "text.txt").read_text()] * 6)  # for the batches of the preset as it is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import isfinite, nan
 from typing import Any
 
@@ -27,10 +27,12 @@ from taskflow.training.program.definition import Preset, RunConfig, Training
 from taskflow.training.program.loop import Result, rows_read, train
 from taskflow.training.program.options import Options, steps_to_trace
 from taskflow.training.program.plan import PATIENCE_SECONDS, plan
-from taskflow.training.program.rank_agreement import on_all_ranks, same_everywhere
+from taskflow.training.program.rank_agreement import on_all_ranks, same_everywhere, same_options
 from taskflow.training.program.resume import CheckpointError, Position, Saver, can_be_written, check_resume, read_resume
 from taskflow.working import Working
 from taskflow.writing import json_text, one_line
+
+OF_A_RANK = ("data", "quiet", "as_json", "debug")  # options that ranks need not share; what data they read is compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ def prepare(
 ) -> TrainingJob:
     """Read data, choose the plan, and compile. Raises ValueError, OSError or ImportError on every rank for what the user can
     correct."""
+    own = {one.name.replace("_", "-"): getattr(options, one.name) for one in fields(options) if one.name not in OF_A_RANK}
+    same_options(transport, {f"--{name}": value for name, value in own.items()} | {"network": preset.model})
     count, steps = check_processors(options.processors, transport.size), options.steps or preset.steps
     kernels = on_all_ranks(transport, lambda: kernels_on(options.device))
     machine = on_all_ranks(

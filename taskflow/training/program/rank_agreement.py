@@ -7,7 +7,7 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from taskflow.runtime.transport import Transport
@@ -41,6 +41,18 @@ def writable(transport: Transport, path: str | None, what: str) -> None:
     problem = unwritable(path) if transport.rank == 0 and path is not None else None
     if (problem := transport.broadcast(problem)) is not None:
         raise OSError(f"cannot write {what} {path}: {problem}")
+
+
+def same_options(transport: Transport, options: Mapping[str, object]) -> None:
+    """Raise ValueError on every rank unless all were started with the same options: they would wait for each other. Every rank
+    calls it."""
+    found = transport.gather({name: "none" if value is None else str(value) for name, value in options.items()})
+    problem = None if found is None else next((
+        f"rank {rank} of {transport.size} has {name} {value}, and rank 0 {found[0].get(name)}; start all ranks by the same command"
+        for rank, each in enumerate(found) for name, value in each.items() if value != found[0].get(name)
+    ), None)  # fmt: skip
+    if (problem := transport.broadcast(problem)) is not None:
+        raise ValueError(problem)
 
 
 def same_everywhere(transport: Transport, digest: Callable[[], str], what: str) -> None:

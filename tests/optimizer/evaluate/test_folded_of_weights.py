@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import taskflow
 from taskflow.machine import load_machine
-from taskflow.mapper import HybridParallel, map_graph
+from taskflow.mapper import HybridParallel, OpConfig, Strategy, map_graph
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.evaluate.folded import folded_step, folded_use
 from taskflow.optimizer.evaluate.folded.layers import fewer_layers
+from taskflow.optimizer.evaluate.folded.replicas import replicas as replicas_of
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import Adam
 
@@ -39,12 +42,13 @@ def biased(layers: int = 2) -> taskflow.OperatorGraph:
     return graph
 
 
-@pytest.mark.parametrize(("plan", "layers"), [
-    ("d8 zero1", 2), ("t2 d4 zero1 mb2", 2), ("t2 nosp d4", 2), ("p2 d4 mb1", 2), ("d8 zero3 mb1", 2), ("c2 d4", 2),
-    ("t2 c2 d2 mb2", 2), ("d8 mb1 zero1 bucket=layer", 9), ("t2 d4 mb2 bucket=layer", 9), ("p2 d4 mb1 bucket=layer", 14),
-    ("d8 mb1 recompute=full bucket=layer", 8),
+@pytest.mark.parametrize(("plan", "layers", "replicas"), [
+    ("d8 zero1", 2, 8), ("t2 d4 zero1 mb2", 2, 8), ("t2 nosp d4", 2, 4), ("p2 d4 mb1", 2, 4), ("d8 zero3 mb1", 2, 8),
+    ("c2 d4", 2, 8), ("t2 c2 d2 mb2", 2, 8), ("d8 mb1 zero1 bucket=layer", 9, 8), ("t2 d4 mb2 bucket=layer", 9, 8),
+    ("p2 d4 mb1 bucket=layer", 14, 4), ("d8 mb1 recompute=full bucket=layer", 8, 8),
 ])
-def test_times_tasks_and_memory_are_those_of_the_whole_step(plan: str, layers: int) -> None:
+def test_times_tasks_and_memory_are_those_of_the_whole_step(plan: str, layers: int, replicas: int) -> None:
+    """Members of a tensor-parallel group have a piece each of what is made of weights alone: each is a replica, too."""
     graph = biased(layers)
     costs = make_evaluator(graph, MACHINE, rule=RULE).costs
     strategy = map_graph(HybridParallel(plan), graph, MACHINE)
@@ -52,10 +56,36 @@ def test_times_tasks_and_memory_are_those_of_the_whole_step(plan: str, layers: i
     whole = PythonEvaluator(graph, MACHINE, costs, RULE, None)
     seconds = whole.set(strategy)
     step = folded_step(graph, strategy, MACHINE, costs, RULE, None)
-    assert step.replicas.count > 1
+    assert step.replicas.count == replicas
     assert step.makespan == pytest.approx(seconds, rel=1e-3 if "nosp" in plan or "zero3" in plan else 1e-12)
     tasks, timeline = whole.current()
     assert (step.tasks, step.transfer_bytes) == (whole.tasks, tasks.transfer_bytes)
     for folded, use in zip(folded_use(step), memory_use(tasks, timeline.begun(tasks))):
         assert folded.weights + folded.state == pytest.approx(use.weights + use.state, rel=0.1)
         assert folded.buffers == pytest.approx(use.buffers, rel=0.01)
+
+
+@pytest.mark.parametrize(("copies", "processors", "weights", "counts"), [
+    (4, (0, 2, 4, 6, 1, 3, 5, 7), (), [8, 4, 2, 1]),
+    (4, (0, 2, 4, 6, 1, 3, 5, 7), ((), (3, 1), ()), [4, 2, 1]),  # a larger piece on the first of each pair
+    (8, (0, 1, 2, 3, 4, 5, 6, 7), (), [8, 4, 2, 1]),
+    (4, (0, 2, 4, 6), (), [4, 2, 1]),  # the first of each pair has it, for both
+    (2, (0, 1), (), [1]),
+])
+def test_processors_that_make_other_things_of_weights_do_not_do_the_same(
+    copies: int, processors: tuple[int, ...], weights: tuple[tuple[int, ...], ...], counts: list[int]
+) -> None:
+    graph = biased()
+    strategy = map_graph(HybridParallel("t2 d4"), graph, MACHINE)
+    config = OpConfig((1, len(processors) // copies, 1), processors, weights, copies)
+    changed = replace(strategy, configs={**strategy.configs, "h.0.half": config})
+    changed.verify(graph)
+    assert [found.count for found in replicas_of(graph, changed, MACHINE)] == counts
+
+
+def test_a_processor_that_only_makes_something_of_weights_is_in_no_replica() -> None:
+    graph = biased()
+    strategy = map_graph(HybridParallel("d4"), graph, load_machine("h100", 4))
+    more = OpConfig((1, 1, 1), tuple(range(8)), (), 8)
+    changed = Strategy(8, {**strategy.configs, "h.0.half": more})
+    assert [found.count for found in replicas_of(graph, changed, MACHINE)] == [1]

@@ -9,13 +9,14 @@ import pytest
 
 import taskflow
 from taskflow.graph import OperatorGraph
-from taskflow.machine import load_machine
+from taskflow.machine import Cluster, load_machine
 from taskflow.mapper import HybridParallel, MessageSync, SyncAlgorithm, map_graph
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.evaluate.folded import FoldedStep, folded_step, folded_use
 from taskflow.optimizer.memory import memory_use
+from taskflow.programs import load_program
 from taskflow.rules import Adam
 from taskflow.tasks import Compute, Kind, Task
 from taskflow.tasks.lower import NotAlikeError
@@ -36,13 +37,15 @@ def network(config: GPTConfig, batch: int, layers: int) -> OperatorGraph:
     return gpt(replace(config, batch=batch, layers=layers))
 
 
-def both(graph: OperatorGraph, plan: str, clip: float | None = 1.0) -> tuple[FoldedStep, PythonEvaluator]:
+def both(
+    graph: OperatorGraph, plan: str, clip: float | None = 1.0, machine: Cluster = MACHINE
+) -> tuple[FoldedStep, PythonEvaluator]:
     """A folded step, and an evaluator of all of it."""
-    costs = make_evaluator(graph, MACHINE, rule=RULE).costs
-    evaluator = PythonEvaluator(graph, MACHINE, costs, RULE, clip)
-    strategy = map_graph(HybridParallel(plan), graph, MACHINE)
+    costs = make_evaluator(graph, machine, rule=RULE).costs
+    evaluator = PythonEvaluator(graph, machine, costs, RULE, clip)
+    strategy = map_graph(HybridParallel(plan), graph, machine)
     evaluator.set(strategy)
-    return folded_step(graph, strategy, MACHINE, costs, RULE, clip), evaluator
+    return folded_step(graph, strategy, machine, costs, RULE, clip), evaluator
 
 
 @pytest.mark.parametrize(("plan", "batch", "layers"), [
@@ -112,6 +115,14 @@ def test_layers_with_stage_2_before_others_with_stage_3_are_folded(plan: str) ->
     assert step.makespan == pytest.approx(evaluator.seconds, rel=5e-3)
 
 
+@pytest.mark.parametrize(("plan", "batch"), [("d16 zero3 mb1", 96), ("p2 d8 zero2 mb1", 48), ("t2 d8 fsdp mb1", 48)])
+def test_passes_take_as_long_where_a_program_waits_for_collectives_of_the_micro_batch_before(plan: str, batch: int) -> None:
+    """The lowered micro-batches stand for all: what the third waits for in turn may lie behind it among them."""
+    step, evaluator = both(network(SMALL, batch, 2), plan, None, MACHINE.driven_by(load_program("fsdp")))
+    assert any(before >= task for task, before in step.whole.turns), "the case that is tested"
+    assert step.makespan == pytest.approx(evaluator.seconds, rel=1e-12)
+
+
 def test_a_norm_that_comes_together_at_one_processor_is_not_folded() -> None:
     graph = network(SMALL, 48, 2)
     strategy = map_graph(HybridParallel("p2 d8 mb1"), graph, MACHINE)
@@ -119,6 +130,22 @@ def test_a_norm_that_comes_together_at_one_processor_is_not_folded() -> None:
     evaluator = make_evaluator(graph, MACHINE, rule=RULE)
     with pytest.raises(NotAlikeError, match="not synchronised by collectives"):
         folded_step(graph, ring, MACHINE, evaluator.costs, RULE, 1.0)
+
+
+def test_a_processor_that_gathers_what_another_micro_batch_reads_is_not_folded() -> None:
+    """Micro-batches take turns on two groups of four, of which all eight hold shares of the weights."""
+    graph = network(SMALL, 16, 2)
+    one = map_graph(HybridParallel("d4 mb1 zero3 prefetch=3"), graph, load_machine("h100", 4))
+    turns = {
+        name: replace(config, processors=tuple(p + i // 4 % 2 * 4 for i, p in enumerate(config.processors)))
+        for name, config in one.configs.items()
+    }
+    assert all(len(config.processors) == 16 for config in turns.values())
+    strategy = replace(one, processors=8, configs=turns, plan=None)
+    strategy.verify(graph)
+    machine = load_machine("h100", 8)
+    with pytest.raises(NotAlikeError, match="gathers weights of which it reads none"):
+        folded_step(graph, strategy, machine, make_evaluator(graph, machine, rule=RULE).costs, RULE, None)
 
 
 def test_shares_in_groups_across_some_replicas_are_lowered_with_these_replicas() -> None:

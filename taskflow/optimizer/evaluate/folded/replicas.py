@@ -71,19 +71,21 @@ def _members_apart(graph: OperatorGraph, strategy: Strategy, machine: Machine, s
 
 
 def _in_each(graph: OperatorGraph, strategy: Strategy, found: Replicas) -> bool:
-    """True if what is made of weights alone is computed by all processors that do the same, or by none of them."""
-    rows = {image: number for number, images in enumerate(found.images.values()) for image in images}
-    seen: set[int] = set()
+    """True if of what is made of weights alone processors that do the same compute the same, at the same cost, or nothing."""
+    known = {image for images in found.images.values() for image in images}
+    seen: set[tuple[object, ...]] = set()
     for node in graph:
         config = strategy[node.name]
-        if not config.is_local(node) or found.count == 1 or id(config) in seen:
+        if not config.is_local(node) or found.count == 1 or (key := (id(config), node.operator, node.specs)) in seen:
             continue
-        seen.add(id(config))
-        for first in range(0, len(config.processors), config.copies):
-            together = config.processors[first : first + config.copies]
-            where = {rows.get(p, -1) for p in together}
-            if -1 in where or len(where) * found.count != len(together):
-                return False
+        seen.add(key)
+        grid, held = config.partition(node), dict[int, list[object]]()
+        for piece, color in enumerate(grid):
+            cost = cost_key(node.operator, node.specs, grid.rect(color), False)
+            for processor in config.processors[piece * config.copies : (piece + 1) * config.copies]:
+                held.setdefault(processor, []).append(cost)
+        if not known.issuperset(held) or any(held.get(p) != held.get(of[0]) for of in found.images.values() for p in of):
+            return False
     return True
 
 
