@@ -191,8 +191,8 @@ def _as_type(kind: torch.dtype, example: Any) -> Any:
 
 
 def _finite_feeds(trial: Trial) -> tuple[Trial, list[Any]]:
-    """Random feeds for which PyTorch gives numbers: if those with zeros do not, as they stand for padding, others; if it takes no
-    random integers, such as where parts of a row begin, those of the examples."""
+    """Random feeds for which PyTorch gives numbers: if those with zeros do not, as they stand for padding, others. If it takes no
+    random integers, such as where parts of a row begin, or masks of which places are counted, those of the examples."""
     own = (replace(trial, own_integers=True), ())
     if any(map(_begins_bags, trial.examples)) and any(isinstance(part, nn.EmbeddingBag) for part in trial.module.modules()):
         return own[0], feeds_of(own[0])  # of other places PyTorch says nothing, and returns something
@@ -202,7 +202,7 @@ def _finite_feeds(trial: Trial) -> tuple[Trial, list[Any]]:
         try:
             result = _returned(one, feeds)
             break
-        except RuntimeError:
+        except (RuntimeError, IndexError):
             if one is ways[-1][0]:
                 raise
     return one, feeds if all(bool(torch.isfinite(value).all()) for value in result) else feeds_of(one, least=1)
