@@ -116,6 +116,21 @@ TIMM: dict[str, tuple[str, dict[str, Any], int]] = {
     "Res2Net": ("res2net50_26w_4s", dict(layers=(1, 1, 1, 1)), 64),
     "HardCoRe-NAS": ("hardcorenas_a", {}, 64),
     "DaViT": ("davit_tiny", dict(depths=(1, 1, 1, 1), embed_dims=(16, 32, 32, 64), num_heads=(1, 2, 2, 4)), 224),
+    "PiT": ("pit_ti_224", dict(img_size=64, base_dims=(16, 16, 16), depth=(1, 1, 1)), 64),
+    "EfficientViT (MIT)": ("efficientvit_b0", {}, 64),
+    "EfficientViT (MSRA)": ("efficientvit_m0", dict(img_size=224), 224),
+    "SHViT": ("shvit_s1", {}, 64),
+    "SwiftFormer": ("swiftformer_xs", {}, 64),
+    "DLA": ("dla34", dict(levels=(1, 1, 1, 1, 1, 1), channels=(16, 16, 16, 32, 32, 32)), 64),
+    "DPN": ("dpn48b", {}, 64),
+    "VoVNet": ("ese_vovnet19b_slim_dw", {}, 64),
+    "HGNet": ("hgnet_tiny", {}, 64),
+    "CSPNet": ("cspresnet50", {}, 64),
+    "ViT hybrid": ("vit_tiny_r_s16_p8_224", dict(img_size=64, embed_dim=48, depth=2, num_heads=4), 64),
+    "EfficientViM": ("efficientvim_m1", {}, 64),
+    "LowFormer": ("lowformer_b0", {}, 64),
+    "LCNetV2": ("lcnetv2_base", {}, 64),
+    "CSPNeXt": ("cspnext_tiny", {}, 64),
 }
 CLASSES = 10
 

@@ -20,8 +20,8 @@ RELATIONS: dict[str, Any] = {
 
 @register("compare")
 class Compare(Operator):
-    """Integers or floats a, and a number or b of the same type that broadcasts with them -> y floats of ``dtype``: 1 where the
-    relation between a and b holds, 0 elsewhere. Every dimension can be cut. There is no gradient."""
+    """Integers, truth values or floats a, and a number or b of the same type that broadcasts with them -> y floats of ``dtype``: 1
+    where the relation between a and b holds, 0 elsewhere. Every dimension can be cut. There is no gradient."""
 
     relation: str
     number: float | None
@@ -34,11 +34,11 @@ class Compare(Operator):
         if self.relation not in RELATIONS:
             raise ValueError(f"compare: relation must be one of {', '.join(RELATIONS)}, got {self.relation!r}")
         wanted = 1 if self.number is not None else 2
-        fits = all(spec.dtype.kind in "iu" or (spec.dtype == inputs[0].dtype and spec.differentiable) for spec in inputs)
+        fits = all(spec.dtype.kind in "iub" or (spec.dtype == inputs[0].dtype and spec.differentiable) for spec in inputs)
         if len(inputs) != wanted or not fits:
             given = ", ".join(map(str, inputs))
             tensors = f"{wanted} tensor{'s' if wanted > 1 else ''}"
-            raise ValueError(f"compare: takes {tensors} of integers, or of one float type, got {given}")
+            raise ValueError(f"compare: takes {tensors} of integers or truth values, or of one float type, got {given}")
         try:
             shape = np.broadcast_shapes(*(spec.shape for spec in inputs))
         except ValueError:

@@ -216,7 +216,8 @@ def reshape(c: Case) -> str:
     a, b, d = (c.r.randint(1, 4) for _ in range(3))
     x = c.x(a, b, d) if c.r.random() < 0.7 else c.w(a, b, d)
     shape = c.r.choice([[0, -1], [a * b, d], [-1], [0, 0, 1, d]])
-    return c.add("Mul", [c.add("Reshape", [x, c.ints(*shape)]), c.x(1, 1)])
+    own = c.r.choice([None, 0] if 0 in shape else [None, 0, 1])  # as PyTorch's exporter writes it everywhere
+    return c.add("Mul", [c.add("Reshape", [x, c.ints(*shape)], allowzero=own), c.x(1, 1)])
 
 
 def squeezed(kind: str) -> Maker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -322,6 +323,33 @@ def test_a_loss_may_use_all_that_a_module_returns() -> None:
     load_weights(run, weights_of(module))
     first, second = module(x)
     assert run.evaluate({"x": x.numpy()}) == pytest.approx((first * first + 0.5 * second).mean().item(), rel=1e-12)
+
+
+def test_a_loss_may_name_what_a_dataclass_holds() -> None:
+    @dataclass
+    class Found:
+        scores: Any
+        loss: Any = None
+
+    class Batch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 3)
+
+        def forward(self, x: Any, labels: Any = None) -> Any:
+            scores = self.a(x)
+            return Found(scores, F.cross_entropy(scores, labels))
+
+    module = torch.compile(Batch())
+    data = {"x": torch.randn(8, 4), "labels": torch.randint(3, (8,))}
+    graph = from_torch(module, keywords=data, loss=lambda found: found.loss)
+    assert graph.name == "Batch" and "a.weight" in weights_of(module)
+    run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(1))[0])
+    load_weights(run, weights_of(module))
+    ours = run.evaluate({name: value.numpy() for name, value in data.items()})
+    assert ours == pytest.approx(module._orig_mod(**data).loss.item(), rel=1e-6)
+    with pytest.raises(AttributeError, match="returns no logits, but scores, loss"):
+        from_torch(module, keywords=data, loss=lambda found: found.logits)
 
 
 @pytest.mark.parametrize("shift, message", [(0, ""), (-4, "below 7, got -1"), (4, "below 7, got 7"), (-9, "at least 0")])

@@ -28,6 +28,7 @@ import torch_cases_gradients  # noqa: E402, F401
 import torch_cases_images  # noqa: E402, F401
 import torch_cases_integers  # noqa: E402, F401
 import torch_cases_layers  # noqa: E402, F401
+import torch_cases_masks  # noqa: E402, F401
 import torch_cases_memory  # noqa: E402, F401
 import torch_cases_modules  # noqa: E402, F401
 import torch_cases_more  # noqa: E402, F401

@@ -17,6 +17,9 @@ for _name, _function in {
     "divergence_of_logarithms": lambda x: F.kl_div(x.log_softmax(-1), (2 * x).log_softmax(-1), reduction="sum", log_target=True),
     "loss_of_normal_numbers": lambda x: F.gaussian_nll_loss(x, 2 * x, x.exp()) + F.poisson_nll_loss(x, x.exp()),
     "loss_of_margins": lambda x: F.soft_margin_loss(x, x.detach().tanh()) + F.margin_ranking_loss(x, 2 * x, x.tanh(), 0.5),
+    "loss_of_distances_that_are_wanted": lambda x: F.hinge_embedding_loss(x, x.detach().sign(), 0.5) + x,
+    "loss_of_many_labels": lambda x: nn.MultiLabelSoftMarginLoss(reduction="none")(x, (x.detach() > 0).to(x.dtype))[:, None] + x,
+    "filled_diagonal": lambda x: (x @ x.T).fill_diagonal_(-9.0) + x.clone().fill_diagonal_(0.5).mean(),
     "loss_of_three": lambda x: F.triplet_margin_loss(x, x * x, x.tanh()) + nn.TripletMarginLoss(swap=True)(x, x * 2, x * x),
     "distance": lambda x: F.pairwise_distance(x, x * x).unsqueeze(1) + x,
     "similarity": lambda x: F.cosine_similarity(x, x * x + 1).unsqueeze(1) + nn.CosineSimilarity(0)(x, x.exp()),
@@ -107,6 +110,12 @@ for _name, _function in {
         x.transpose(1, 2), t, WEIGHTS.view(-1)[:7], ignore_index=0) + F.cross_entropy(x[:, 0], t[:, 0], ignore_index=1),
     "loss_of_each_label_without_padding": lambda s, x, t: F.cross_entropy(
         x.transpose(1, 2), t, reduction="none", ignore_index=2) * x[..., 0],
+    "smoothed_loss_by_weight": lambda s, x, t: F.cross_entropy(
+        x.transpose(1, 2), t, WEIGHTS.view(-1)[:7], 1, label_smoothing=0.1) + F.cross_entropy(
+        x.transpose(1, 2), t, ignore_index=2, reduction="none", label_smoothing=0.3) * x[..., 0],
+    "loss_of_labels_margins": lambda s, x, t: F.multi_margin_loss(x[:, 0], t[:, 0]) + F.multi_margin_loss(
+        x[:, 1], t[:, 1], 2, 0.5, WEIGHTS.view(-1)[:7], reduction="none") + x.mean(),
+    "loss_of_angles": lambda s, x, t: F.cosine_embedding_loss(x[:, 0], x[:, 1], torch.where(t[:, 0] > 3, 1, -1), 0.1) + x,
     "loss_by_old_names_without_padding": lambda s, x, t: F.nll_loss(x[:, 0], t[:, 0], None, False, 0) / 9 + x + F.cross_entropy(
         x[:, 0], t[:, 0], reduce=False)[:, None, None] / 9,
 }.items():
@@ -116,7 +125,6 @@ for _name, _function in {
     "one_of_as_many_as_there_are": lambda s, x, t: F.one_hot(t).double() @ s.e.weight,
     "bag_with_padding": lambda s, x, t: F.embedding_bag(t, s.e.weight, padding_idx=0),
     "bag_of_lengths": lambda s, x, t: F.embedding_bag(t, s.e.weight, max_norm=1.0),
-    "smoothed_loss_by_weight": lambda s, x, t: F.cross_entropy(x[:, 0], t[:, 0], WEIGHTS.view(-1)[:7], label_smoothing=0.1),
     "trained_weights_of_classes": lambda s, x, t: F.nll_loss(x[:, 0], t[:, 0], s.e.weight[0]),
     "loss_of_one_sample": lambda s, x, t: F.cross_entropy(x[0, 0], t[0, 0], reduction="none"),
 }.items():

@@ -190,6 +190,15 @@ def wrapped_for_several_devices() -> Any:
     return nn.DataParallel(nn.Sequential(line()))
 
 
+@case("equal")
+def compiled_in_parts() -> Any:
+    """Which is run as its code says: a layer, a method and a function. Nothing is compiled before it is called."""
+    silu, inner = torch.compile(F.silu), torch.compile(nn.Sequential(line()))
+    made = net(lambda s, x: s.b(silu(s.a(x)) * s.c(x)), a=torch.compile(line()), b=inner, c=line())
+    made.c.compile()
+    return made
+
+
 @case("refused")
 def compiled_by_script() -> Any:
     return nn.Sequential(torch.jit.script(nn.Sequential(line()).double()))

@@ -168,11 +168,11 @@ def conv_transpose(c: Context, node: Any) -> Tensor:
 
 @says("Reshape")
 def reshape(c: Context, node: Any) -> Tensor:
-    """Reshape; a size of 0 keeps the input's."""
+    """Reshape; a size of 0 keeps the input's, where the file does not say that it is none at all."""
     attrs, x = c.attributes(node, allowzero=0), c.tensor(node, 0)
     shape = [int(s) for s in c.constant(node, 1)]
-    if attrs["allowzero"]:
-        raise Unknown("allowzero")
+    if attrs["allowzero"] and 0 in shape:
+        raise Unknown("allowzero=1 with a size of 0: the result has no elements")
     return ops.reshape(x, [x.shape[i] if s == 0 else s for i, s in enumerate(shape)], name=name_of(node))
 
 

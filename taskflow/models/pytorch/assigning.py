@@ -10,7 +10,7 @@ import torch
 from taskflow import operators as ops
 from taskflow.models.pytorch.complex_numbers import OF_COMPLEX
 from taskflow.models.pytorch.indexing import item
-from taskflow.models.pytorch.masks import assigned_where
+from taskflow.models.pytorch.masks import assigned_where, chosen
 from taskflow.models.pytorch.registry import (
     FUNCTIONS,
     RAW,
@@ -27,6 +27,13 @@ from taskflow.models.pytorch.site import require
 from taskflow.models.pytorch.steps import Fixed, Unset
 from taskflow.models.pytorch.writes import as_it_is
 from taskflow.operators.tensor import Tensor
+
+
+@stands_for("fill_diagonal_")
+def fill_diagonal(name: str, input: Tensor, fill_value: float, wrap: bool = False) -> Any:
+    """A number on the diagonal of a matrix."""
+    require(input.ndim == 2 and not wrap, "only of a matrix, with wrap=False")
+    return chosen(graph_of(input), name, Fixed(torch.eye(*input.shape, dtype=torch.bool), 0), fill_value, input)  # type: ignore[arg-type]
 
 
 @stands_for("__setitem__", later=True)

@@ -8,15 +8,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.eval_frame import OptimizedModule
 from torch.export import ExportedProgram
 
 from taskflow.models.pytorch.exported import ExportedModule, exported_module, title_of
 
 
 def module_and_name(module: Any, name: str | None) -> tuple[Any, str]:
-    """Return a module (made from an exported program if that is given) and the graph's name."""
+    """Return a module (made from an exported program if that is given, or the one that was compiled) and the graph's name."""
     if isinstance(module, ExportedProgram):
         return exported_module(module), name or title_of(module)
+    module = module._orig_mod if isinstance(module, OptimizedModule) else module
     return module, name or type(module).__name__
 
 

@@ -33,6 +33,7 @@ from taskflow.models.pytorch.draws import standard
 from taskflow.models.pytorch.experts import layout_of
 from taskflow.models.pytorch.fused import fusions_of
 from taskflow.models.pytorch.idle import memory_savers
+from taskflow.models.pytorch.joined_masks import given
 from taskflow.models.pytorch.look import Fusion
 from taskflow.models.pytorch.masks import OF_MASKS, Mask, Side, makes_mask, masked_call
 from taskflow.models.pytorch.mixers import is_mixer
@@ -212,8 +213,7 @@ class _Following:
         if step.kind == "input":
             if step.number in self.given:
                 return self.given[step.number]
-            (example,) = step.values
-            return ops.input(self.graph, tuple(example.shape), name_of_type(example.dtype), name=self._free(step.target))
+            return given(self.graph, step.values[0], self._free(step.target))
         if step.kind == "parameter":
             held = self.parameters[step.target]
             self._require_type(held, step.target, torch.float32)  # functions are given what PyTorch gives them

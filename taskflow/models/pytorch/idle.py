@@ -69,7 +69,7 @@ def memory_savers() -> Iterator[set[str]]:
     saved_tensors_hooks.__enter__ = enter  # type: ignore[method-assign]
     CheckpointFunction.apply = apply  # type: ignore[method-assign,assignment]
     try:
-        with without_autocast(found):
+        with as_written(found):
             yield found
     finally:
         del CheckpointFunction.apply  # the one that it inherits is there again
@@ -77,8 +77,9 @@ def memory_savers() -> Iterator[set[str]]:
 
 
 @contextmanager
-def without_autocast(found: set[str] | None = None) -> Iterator[None]:
-    """Compute what stands under autocast in its own type within the block. ``found``: gets what is said of it."""
+def as_written(found: set[str] | None = None) -> Iterator[None]:
+    """Compute what stands under autocast in its own type, and what is compiled by its own code, within the block. ``found``: gets
+    what is said of autocast."""
     import torch
 
     kind = torch.autocast
@@ -92,6 +93,7 @@ def without_autocast(found: set[str] | None = None) -> Iterator[None]:
 
     kind.__enter__, kind.__exit__ = enter, lambda block, *error: None  # type: ignore[method-assign,assignment]
     try:
-        yield
+        with torch.compiler.set_stance("force_eager"):
+            yield
     finally:
         kind.__enter__, kind.__exit__ = plain  # type: ignore[method-assign]

@@ -73,7 +73,7 @@ def from_torch(
             "result: result, or return the scores"
         )
     if callable(loss):
-        graph.minimize(loss(result))
+        graph.minimize(loss(Outputs(result) if isinstance(result, dict) else result))
     else:
         _add_loss(graph, output, loss)
     for saver in followed.savers:
@@ -85,6 +85,16 @@ def from_torch(
     if idle := idle_parts(graph, module):
         note(f"from_torch: {graph.name}: no loss depends on {listed(idle)}: in the graph, but never trained")
     return graph
+
+
+class Outputs(dict[str, Any]):
+    """What a module returned in a mapping or a dataclass, for a loss: ``outputs["logits"]`` or ``outputs.logits``."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the module returns no {name}, but {', '.join(self)}") from None
 
 
 def _add_loss(graph: OperatorGraph, output: Tensor, loss: str | None) -> None:

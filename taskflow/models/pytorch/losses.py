@@ -124,6 +124,34 @@ def _triplet(
     return _reduced((near - far + margin).relu(), reduction)
 
 
+@apart("cosine_embedding_loss")
+def _cosine(input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean") -> Any:
+    """1 - cosine where the target is 1, what of the cosine is beyond the margin where it is -1."""
+    cosine = F.cosine_similarity(input1, input2, -1, 1e-6)
+    return _reduced(torch.where(target > 0, 1 - cosine, (cosine - margin).relu()), reduction)
+
+
+@apart("hinge_embedding_loss")
+def _hinge(input: Any, target: Any, margin: float = 1.0, reduction: str = "mean") -> Any:
+    return _reduced(torch.where(target > 0, input, (margin - input).relu()), reduction)
+
+
+@apart("multilabel_soft_margin_loss")
+def _multilabel(input: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:
+    each = F.softplus(input) - target * input
+    return _reduced((each if weight is None else each * weight).mean(-1), reduction)
+
+
+@apart("multi_margin_loss")
+def _multi_margin(input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, reduction: str = "mean") -> Any:
+    """What of the other classes' scores comes closer to the label's than the margin."""
+    require(input.ndim == 2, "multi_margin_loss needs scores of several samples: input.unsqueeze(0), target.unsqueeze(0)")
+    over = (margin + input - input.gather(1, target.unsqueeze(1))).relu() * (1 - F.one_hot(target, input.shape[1]).to(input.dtype))
+    over = over if p == 1 else over.square()
+    over = over if weight is None else over * weight[target].unsqueeze(1)
+    return _reduced(over.mean(1), reduction)
+
+
 @apart("nll_loss")
 def _nll(input: Any, target: Any, weight: Any = None, ignore_index: int = IGNORED, reduction: str = "mean") -> Any:
     """Of logarithms of probabilities (N, C, ...) and labels (N, ...). Without weights and another ``ignore_index`` than PyTorch's
@@ -153,5 +181,13 @@ def _cross_entropy(
         return _reduced(-each.sum(1), reduction)
     if weight is None and reduction != "none":
         return NotImplemented
-    require(not label_smoothing, "cross_entropy: label_smoothing only without weights of classes, and of a mean or sum")
-    return _nll(input.log_softmax(1), target, weight, ignore_index, reduction)
+    scores = input.log_softmax(1)
+    if not label_smoothing:
+        return _nll(scores, target, weight, ignore_index, reduction)
+    share = (target != ignore_index).to(input.dtype)
+    labels = target * (target != ignore_index).to(target.dtype)
+    own = share if weight is None else share * weight[labels]
+    spread = scores if weight is None else scores * weight.reshape(-1, *[1] * (input.ndim - 2))
+    label, others = -scores.gather(1, labels.unsqueeze(1)).squeeze(1) * own, -spread.sum(1) * share / input.shape[1]
+    each = (1 - label_smoothing) * label + label_smoothing * others
+    return each.sum() / own.sum() if reduction == "mean" else _reduced(each, reduction)

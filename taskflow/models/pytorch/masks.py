@@ -72,7 +72,9 @@ OF_MASKS: dict[Any, Handler] = {}
 """What functions of torch do where an argument is a `Mask`, or where they make one."""
 
 
-def _says(*names: str) -> Callable[[Handler], Handler]:
+def says(*names: str) -> Callable[[Handler], Handler]:
+    """Let a handler stand for functions and methods of torch of these names where masks are among their arguments."""
+
     def add(handler: Handler) -> Handler:
         found = [getattr(space, name) for space in (torch, torch.Tensor) for name in names if hasattr(space, name)]
         OF_MASKS.update(dict.fromkeys(found, handler))
@@ -96,7 +98,7 @@ def masked_call(target: Any, name: str, graph: OperatorGraph, args: Any, kwargs:
     if target in OF_MASKS:
         return OF_MASKS[target](graph, name, *args, **kwargs)
     if getattr(target, "__name__", "") in MOVING and args and isinstance(args[0], Mask):
-        return Mask(FUNCTIONS[target](name, args[0].tensor, *args[1:], **kwargs))
+        return mapped(Mask, FUNCTIONS[target](name, args[0].tensor, *args[1:], **kwargs))
     raise Unsupported("a mask that is computed from inputs is not understood here; make a float tensor of it (mask.to(x.dtype))")
 
 
@@ -121,6 +123,8 @@ def as_floats(graph: OperatorGraph, name: str, value: Any) -> Tensor | float:
 
 def _compared(relation: str) -> Handler:
     def built(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask | Side:
+        if isinstance(input, Mask) or isinstance(other, Mask):
+            input, other = (value if number_of(value) is not None else as_floats(graph, name, value) for value in (input, other))
         number = number_of(other)
         x = tensor_of(input, graph, name)
         if number is not None:
@@ -143,15 +147,15 @@ def as_type(x: Tensor, dtype: np.dtype[Any], name: str) -> Tensor:
 
 
 for _relation in ("eq", "ne", "lt", "le", "gt", "ge"):
-    _says(_relation, f"__{_relation}__")(_compared(_relation))
+    says(_relation, f"__{_relation}__")(_compared(_relation))
 for _name, _relation in (("not_equal", "ne"), ("less", "lt"), ("less_equal", "le"), ("greater", "gt"), ("greater_equal", "ge")):
-    _says(_name)(_compared(_relation))
+    says(_name)(_compared(_relation))
 
 
 # ---- logic -----------------------------------------------------------------------------------------------------------------
 
 
-@_says("logical_and", "bitwise_and", "__and__", "__rand__", "__iand__")
+@says("logical_and", "bitwise_and", "__and__", "__rand__", "__iand__")
 def both(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
     """Logical and."""
     shapes = [tuple(getattr(value, "tensor", value).shape) for value in (input, other) if not isinstance(value, bool)]
@@ -164,23 +168,13 @@ def both(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
     return Mask(result if result.shape == shape else ops.expand(result, shape, name=f"{name}.all"))
 
 
-@_says("mul", "multiply", "__mul__", "__rmul__")
-def product(graph: OperatorGraph, name: str, input: Any, other: Any) -> Any:
-    """Numbers where a mask is True, else 0; of two masks, both."""
-    if not any(isinstance(value, Tensor) for value in (input, other)):
-        return both(graph, name, input, other)
-    mask, x = (input, other) if isinstance(input, Mask) else (other, input)
-    own = ops.cast(mask.tensor, x.dtype, name=f"{name}.mask") if x.spec.differentiable else counted(graph, f"{name}.mask", mask)
-    return ops.mul(x, own, name=name)
-
-
-@_says("logical_not", "bitwise_not", "__invert__")
+@says("logical_not", "bitwise_not", "__invert__")
 def opposite(graph: OperatorGraph, name: str, input: Any) -> Mask:
     """Logical not."""
     return Mask(ops.shift(ops.scale(input.tensor, -1.0, name=f"{name}.minus"), 1.0, name=name))
 
 
-@_says("logical_or", "bitwise_or", "__or__", "__ror__", "__ior__")
+@says("logical_or", "bitwise_or", "__or__", "__ror__", "__ior__")
 def either(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
     """Logical or: not both are false."""
     turned = [opposite_of(graph, f"{name}.{at}", value) for at, value in (("first", input), ("second", other))]
@@ -199,7 +193,7 @@ def opposite_of(graph: OperatorGraph, name: str, value: Any) -> Any:
 # ---- types -----------------------------------------------------------------------------------------------------------------
 
 
-@_says("to", "type")
+@says("to", "type")
 def converted(graph: OperatorGraph, name: str, input: Any, *args: Any, **options: Any) -> Any:
     """Convert integers to truth values, or truth values to zeros and ones; the result's type is compared with PyTorch's."""
     kinds = [value for value in (*args, *options.values()) if isinstance(value, torch.dtype)]
@@ -210,32 +204,32 @@ def converted(graph: OperatorGraph, name: str, input: Any, *args: Any, **options
     return Side(input, "ne", 0, name) if input.spec.differentiable else Mask(ops.compare(input, "ne", 0, name=name))
 
 
-@_says("bool")
+@says("bool")
 def truth(graph: OperatorGraph, name: str, input: Any) -> Any:
     """Return truth values of integers: True for those that are not 0."""
     return converted(graph, name, input, torch.bool)
 
 
-@_says("int", "long")
+@says("int", "long")
 def counted(graph: OperatorGraph, name: str, input: Any) -> Any:
     """Return truth values as integers, 1 and 0."""
     return ops.to_integer(input.tensor, name=name)
 
 
-@_says("cumsum")
+@says("cumsum")
 def counts(graph: OperatorGraph, name: str, input: Any, dim: int, *, dtype: Any = None) -> Any:
     """Return how many there are up to each one."""
     return ops.cumsum(counted(graph, f"{name}.integers", input), dim, name=name)
 
 
-@_says("type_as")
+@says("type_as")
 def like(graph: OperatorGraph, name: str, input: Any, other: Any) -> Any:
     """Return truth values as zeros and ones in the type of another tensor."""
     own = tensor_of(other, graph, name)
     return ops.cast(input.tensor, own.dtype, name=name) if own.spec.differentiable else counted(graph, name, input)
 
 
-@_says("sum")
+@says("sum")
 def number_of_true(
     graph: OperatorGraph, name: str, input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
@@ -245,41 +239,35 @@ def number_of_true(
     return ops.cast(total, name_of_type(dtype), name=name) if floats else ops.to_integer(total, name=name)
 
 
-@_says("any")
+@says("any")
 def any_true(graph: OperatorGraph, name: str, input: Any, dim: Any = None, keepdim: bool = False) -> Mask:
     """Return whether some are True along some dimensions."""
     return Mask(ops.amax(input.tensor, dim, keepdim, name=name))
 
 
-@_says("all")
+@says("all")
 def all_true(graph: OperatorGraph, name: str, input: Any, dim: Any = None, keepdim: bool = False) -> Mask:
     """Return whether all are True along some dimensions."""
     return Mask(ops.amax(input.tensor, dim, keepdim, least=True, name=name))
 
 
-@_says(*TO_FLOAT)
+@says(*TO_FLOAT)
 def numbers(graph: OperatorGraph, name: str, input: Any) -> Any:
     """Return zeros and ones for truth values, in the type that the function is named by."""
     asked = next(kind for what, kind in TO_FLOAT.items() if name.rpartition(".")[2].rstrip("0123456789_") == what)
     return ops.cast(input.tensor, name_of_type(asked), name=name)
 
 
-@_says("contiguous", "clone", "detach", "cpu", "cuda")
+@says("contiguous", "clone", "detach", "cpu", "cuda")
 def unchanged(graph: OperatorGraph, name: str, input: Any, *args: Any, **options: Any) -> Any:
     """Return the same truth values."""
     return input
 
 
-@_says("cat", "concat", "concatenate")
-def joined(graph: OperatorGraph, name: str, tensors: Any, dim: int = 0) -> Mask:
-    """Join masks and fixed truth values along a dimension."""
-    return Mask(ops.concat([as_floats(graph, f"{name}.part{i}", part) for i, part in enumerate(tensors)], dim, name=name))  # type: ignore[misc]
-
-
 # ---- use -------------------------------------------------------------------------------------------------------------------
 
 
-@_says("masked_fill", "masked_fill_")
+@says("masked_fill", "masked_fill_")
 def filled(graph: OperatorGraph, name: str, input: Any, mask: Any, value: Any) -> Any:
     """Fill with ``value`` where the mask is True."""
     number = number_of(value)
@@ -289,7 +277,7 @@ def filled(graph: OperatorGraph, name: str, input: Any, mask: Any, value: Any) -
     return chosen(graph, name, mask, value, input)
 
 
-@_says("__setitem__")
+@says("__setitem__")
 def assigned_where(graph: OperatorGraph, name: str, input: Any, index: Any, value: Any) -> Any:
     """Take a number, or what repeats itself everywhere, where truth values of the first dimensions say, ``x[mask] = 0``; or a truth
     value in a part of a mask, ``mask[..., 0] = True``."""
@@ -320,13 +308,13 @@ def _is_zeros(value: Any, shape: tuple[int, ...]) -> bool:
     return isinstance(value, Fixed) and tuple(value.tensor.shape) == shape and only_number(value) == 0
 
 
-@_says("masked_scatter")
+@says("masked_scatter")
 def scattered_rows(graph: OperatorGraph, name: str, *args: Any) -> Any:
     """Raise Unsupported: what is understood is one operator with the comparison, and is built by `placing`."""
     raise Unsupported("masked_scatter is understood where a mask says which integers of an input are one number, for all features")
 
 
-@_says("where")
+@says("where")
 def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: Any) -> Any:
     """Take input where the condition is True, else other: tensors, numbers or truth values. What is not taken does not count."""
     of = condition if isinstance(condition, Side) else Side(_condition(graph, f"{name}.condition", condition), "ne", 0.0, name)
@@ -375,7 +363,7 @@ def _is_integer(value: Any) -> bool:
     return not value.spec.differentiable if isinstance(value, Tensor) else isinstance(value, int)
 
 
-@_says("scatter", "scatter_")
+@says("scatter", "scatter_")
 def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any, value: Any = None, *, src: Any = None) -> Any:
     """A number, or entries, put where computed indices say; of truth values ones into zeros, or zeros into ones."""
     value = src if value is None else value
@@ -393,6 +381,7 @@ MAKERS = {
 }
 MOVING = {
     "view", "reshape", "unsqueeze", "squeeze", "expand", "expand_as", "broadcast_to", "transpose", "permute", "__getitem__",
-    "flatten", "unflatten", "repeat", "repeat_interleave", "narrow", "select", "swapaxes", "movedim", "roll",
+    "flatten", "unflatten", "repeat", "repeat_interleave", "narrow", "select", "swapaxes", "movedim", "roll", "chunk", "split",
+    "tensor_split", "unbind", "gather", "index_select", "pad",
 }
 """Functions that move elements, whichever they are."""

@@ -31,7 +31,7 @@ def padded(name: str, x: Tensor, widths: Sequence[int], mode: str = "constant", 
             first, size = max(0, -before), x.shape[dim] + min(0, before) + min(0, behind)
             x = ops.narrow(x, dim, first, size, name=f"{name}.cut{dim}")
     wider = [max(0, width) for width in widths]
-    return ops.pad(x, wider, value or 0.0, name=name) if any(wider) else x
+    return ops.pad(x, wider, float(value or 0), name=name) if any(wider) else x
 
 
 def _repeated(name: str, x: Tensor, dim: int, before: int, behind: int, mode: str) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.eval_frame import OptimizedModule
 from torch.nn.modules import module as modules
 
 from taskflow.models.pytorch.site import Unsupported
@@ -52,8 +53,8 @@ def only_keeps_results(hook: Any) -> bool:
 
 def more_than_its_class(part: nn.Module) -> Iterator[str]:
     """Yield what a module has that its classes do not tell (compilation, hooks and so on), as the end of a sentence."""
-    if isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) or type(part).__module__.startswith("torch._dynamo"):
-        yield "is compiled; import the module that it was compiled from"
+    if isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+        yield "is compiled by torch.jit; import the module that it was compiled from"
     if any(kind.__name__ == "_StatefulGraphModule" for kind in type(part).__mro__):
         yield "is what .module() of an exported program returns; hand over the exported program itself"
     for attribute, kind in HOOKS.items():
@@ -71,7 +72,7 @@ def more_than_its_class(part: nn.Module) -> Iterator[str]:
     patched = [
         name for name, value in vars(part).items()
         if callable(value) and not isinstance(value, (nn.Module, type)) and callable(getattr(type(part), name, None))
-        and not _is_another_of_its_own(part, value)
+        and not isinstance(part, OptimizedModule) and not _is_another_of_its_own(part, value)
     ]
     if patched:
         yield f"has a {patched[0]} of its own, patched onto the instance; write a class that overrides {patched[0]}"

@@ -25,7 +25,7 @@ from taskflow.models.pytorch.draws import SameDraws
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.experts import is_experts
 from taskflow.models.pytorch.follow import WATCHING, Followed, Watch, follow
-from taskflow.models.pytorch.idle import sparse_tables, without_autocast
+from taskflow.models.pytorch.idle import as_written, sparse_tables
 from taskflow.models.pytorch.steps import TorchStep, leaves, mapped
 from taskflow.models.pytorch.unread import result_of
 from taskflow.models.pytorch.weights import weights_of
@@ -284,5 +284,5 @@ def call(module: nn.Module, feeds: Sequence[Any]) -> Any:
     named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY][: max(0, len(copies))]
     free = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     place = len(copies) if any(p.kind is p.VAR_POSITIONAL for p in free) else min(len(copies), len(free) - 1)
-    with without_autocast():
+    with as_written():
         return result_of(module(*copies[:place], **dict(zip(named, copies[place:]))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -57,8 +58,10 @@ def drop_unread(steps: list[TorchStep], output: Any, views: Set[int]) -> None:
 
 
 def result_of(returned: Any) -> Any:
-    """Return what forward returned; of a mapping without the mappings in it, in which transformers' networks hand out all that a
-    tower for images has computed."""
+    """Return what forward returned, of a dataclass as a mapping; of a mapping without the mappings in it, in which transformers'
+    networks hand out all that a tower for images has computed."""
+    if is_dataclass(returned) and not isinstance(returned, (dict, type)):
+        returned = {part.name: getattr(returned, part.name) for part in fields(returned)}
     if not isinstance(returned, dict):
         return returned
     return {key: value for key, value in returned.items() if not isinstance(value, dict)}

@@ -81,10 +81,13 @@ def verified(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
             try:
                 with np.errstate(all="ignore") if number else nullcontext():
                     why = _difference(one, outputs, feeds)
-            except (LossError, RuntimeError):
-                if not number:
-                    raise
-                continue  # such as 1 / 0, or a target that is no probability: nothing can be compared there
+            except (LossError, RuntimeError) as error:
+                if number:
+                    continue  # such as 1 / 0, or a target that is no probability: nothing can be compared there
+                if isinstance(error, LossError):
+                    none = "is no number for the random inputs with which it would be verified: pass verify=False"
+                    raise ValueError(f"from_torch: {title}: what it returns {none}") from error
+                raise
             if why is not None:
                 with suppress(Unsupported):  # of what is only understood without numbers
                     where = located(one, feeds)
@@ -191,21 +194,27 @@ def _as_type(kind: torch.dtype, example: Any) -> Any:
 
 
 def _finite_feeds(trial: Trial) -> tuple[Trial, list[Any]]:
-    """Random feeds for which PyTorch gives numbers: if those with zeros do not, as they stand for padding, others; if it takes no
-    random integers, such as where parts of a row begin, those of the examples."""
+    """Random feeds for which PyTorch gives numbers: if those with zeros do not, as they stand for padding, others; or floats
+    between 0 and 1, as of probabilities and logarithms. If it takes no random integers, such as where parts of a row begin, or
+    masks of which places are counted, those of the examples. Raises what PyTorch raises if it takes none of these."""
     own = (replace(trial, own_integers=True), ())
     if any(map(_begins_bags, trial.examples)) and any(isinstance(part, nn.EmbeddingBag) for part in trial.module.modules()):
         return own[0], feeds_of(own[0])  # of other places PyTorch says nothing, and returns something
-    ways = ((trial, ()), (trial, SHARES), own)  # the second for losses of probabilities
-    for one, among in ways:
-        feeds = feeds_of(one, among)
+    found: tuple[Trial, list[Any]] | None = None  # for which it gives something
+    failure: Exception = ValueError()
+    for one, among, least in ((trial, (), 0), (trial, (), 1), (trial, SHARES, 0), (*own, 0)):
+        feeds = feeds_of(one, among, least)
         try:
             result = _returned(one, feeds)
-            break
-        except RuntimeError:
-            if one is ways[-1][0]:
-                raise
-    return one, feeds if all(bool(torch.isfinite(value).all()) for value in result) else feeds_of(one, least=1)
+        except (RuntimeError, IndexError) as error:
+            failure = error
+            continue
+        if all(bool(torch.isfinite(value).all()) for value in result):
+            return one, feeds
+        found = found or (one, feeds) if least else found
+    if found is None:
+        raise failure
+    return found
 
 
 def _gives_no_numbers(trial: Trial) -> bool:
