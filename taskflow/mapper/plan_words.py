@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +56,19 @@ class Word:
     def text(self, plan: HybridPlan) -> str:
         """Return what a plan says of it; empty if nothing."""
         value = getattr(plan, self.field)
-        usual = next(of.default for of in fields(plan) if of.name == self.field)
-        if self.spelling or value is None or (self.other and getattr(plan, self.other)) or (value == usual and not self.always):
+        if self.spelling or value is None or (self.other and getattr(plan, self.other)):
+            return ""
+        if not self.always and value == _usual()[self.field]:
             return ""
         return self.write(value)
+
+
+@cache
+def _usual() -> dict[str, object]:
+    """What each field of a plan is if nothing is said; searches write thousands of plans."""
+    from taskflow.mapper.plan import HybridPlan
+
+    return {of.name: of.default for of in fields(HybridPlan)}
 
 
 def _count(letter: str, field: str, short: str, says: str, usual: str, check: Check = fine, always: bool = False) -> Word:
