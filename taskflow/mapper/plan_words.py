@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from taskflow.mapper import plan_checks
 from taskflow.mapper.buckets import LAYER, bucket_word, parse_bucket
@@ -55,20 +55,18 @@ class Word:
 
     def text(self, plan: HybridPlan) -> str:
         """Return what a plan says of it; empty if nothing."""
-        value = getattr(plan, self.field)
+        value, plans = getattr(plan, self.field), cast(Any, type(plan))
         if self.spelling or value is None or (self.other and getattr(plan, self.other)):
             return ""
-        if not self.always and value == _usual()[self.field]:
+        if not self.always and value == _usual(plans)[self.field]:
             return ""
         return self.write(value)
 
 
 @cache
-def _usual() -> dict[str, object]:
+def _usual(plans: type[Any]) -> dict[str, object]:
     """What each field of a plan is if nothing is said; searches write thousands of plans."""
-    from taskflow.mapper.plan import HybridPlan
-
-    return {of.name: of.default for of in fields(HybridPlan)}
+    return {of.name: of.default for of in fields(plans)}
 
 
 def _count(letter: str, field: str, short: str, says: str, usual: str, check: Check = fine, always: bool = False) -> Word:
