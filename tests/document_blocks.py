@@ -51,7 +51,7 @@ TEXTS_NOT_COMPARED = {
 SLOW = (
     "alexnet.py", "inception.py", "resnet.py", "rnntc.py", "nmt.py", "transformer.py", "/gpt.py", " train ", " profile ",
     " --devices 64 ", "machine measure", " --to torch ", "torchrun ", "mixed.json", "plan.json softmax", "plan.json --what-if",
-    "rnnlm.py --processors 4", "rnnlm.py --mapper data", "--size 405B", "--size 70B", "--size 8B ", " fit llama ",
+    "rnnlm.py --processors 4", "rnnlm.py --mapper data", "--size 405B", "--size 70B", "--size 8B ", " fit llama ", "-n 1024 ",
 )
 """Commands with one of these words run in make test-slow only; the examples' own tests start each program otherwise,
 tests/optimizer searches machines of two kinds, and tests/cli and tests/export start the others."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from taskflow.mapper import plan_checks
 from taskflow.mapper.buckets import LAYER, bucket_word, parse_bucket
@@ -54,11 +55,18 @@ class Word:
 
     def text(self, plan: HybridPlan) -> str:
         """Return what a plan says of it; empty if nothing."""
-        value = getattr(plan, self.field)
-        usual = next(of.default for of in fields(plan) if of.name == self.field)
-        if self.spelling or value is None or (self.other and getattr(plan, self.other)) or (value == usual and not self.always):
+        value, plans = getattr(plan, self.field), cast(Any, type(plan))
+        if self.spelling or value is None or (self.other and getattr(plan, self.other)):
+            return ""
+        if not self.always and value == _usual(plans)[self.field]:
             return ""
         return self.write(value)
+
+
+@cache
+def _usual(plans: type[Any]) -> dict[str, object]:
+    """What each field of a plan is if nothing is said; searches write thousands of plans."""
+    return {of.name: of.default for of in fields(plans)}
 
 
 def _count(letter: str, field: str, short: str, says: str, usual: str, check: Check = fine, always: bool = False) -> Word:

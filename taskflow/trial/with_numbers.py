@@ -34,6 +34,7 @@ MOST_RANKS = 16
 MOST_PARAMETERS = 1 << 27  # of the module, times the ranks: each has two modules and the gradients of both
 MOST_FLOPS = 1e11  # of forward passes of the module alone, on each rank: some ten seconds on two cores, with backward passes
 LIMIT = 120.0  # seconds until all ranks have answered
+IMPORTED = [__name__, "taskflow.export.pytorch.support.checkpoints"]  # this, and all that exported modules import
 LOSSES = {"cross_entropy": cross_entropy, "mse_loss": mse_loss}
 
 
@@ -103,10 +104,12 @@ def _why_not(graph: OperatorGraph, module: Any, ranks: int) -> str:
 
 # ---- processes -------------------------------------------------------------------------------------------------------
 def _in_fresh_process(asked: _Asked) -> Beside:
-    """Let a new process start the ranks: one in which PyTorch has taken gradients cannot be forked."""
+    """Let a new process start the ranks: one in which PyTorch has taken gradients cannot be forked. It is forked from one that has
+    but imported this, which stays for the next exported module until this process ends."""
     classes = {type(part).__module__ for part in asked.module.modules()}
     files = {name: str(file) for name in classes if (file := getattr(sys.modules.get(name), "__file__", None))}
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
     here, sent = context.Pipe(duplex=False)
     try:
         process = context.Process(target=_serve, args=(sent, files, pickle.dumps(asked)))

@@ -308,7 +308,7 @@ def test_proposals_bound_the_plans_that_are_priced(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("taskflow.optimizer.grid.plans.MEMORY_SHARE", 0.0)
     monkeypatch.setattr(searching, "LEAST_LOOKS", 40)
     monkeypatch.setattr(searching, "LOOKS", 20)
-    graph, machine = llama(replace(LlamaConfig.small(), batch=16, layers=4), "bfloat16"), load_machine("h100", 8)
+    graph, machine = llama(replace(LlamaConfig.small(), batch=16, layers=2), "bfloat16"), load_machine("h100", 8)
     asked, memory = [0], PlanGrid.memory
 
     def counted(self: PlanGrid, plan: HybridPlan, count: int) -> PlanMemory:

@@ -315,7 +315,12 @@ class CompiledEvaluator(Evaluator):
             return self.reference.current()
 
     def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
-        return super().evaluated(strategy) if self.reference is None or not self.at(strategy) else self.current()
+        if self.reference is not None and self.at(strategy):
+            return self.current()
+        found = super().evaluated(strategy)
+        if self._beyond(strategy):
+            self._known_totals.evaluated(strategy, *found)
+        return found
 
     def usage(self) -> Usage:
         if self.reference is not None:

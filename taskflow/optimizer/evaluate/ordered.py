@@ -46,10 +46,12 @@ class StepTotals:
 
 
 class KnownTotals:
-    """Totals of the step that was folded last without being set, and of those that are to be kept."""
+    """Totals of the step that was folded last without being set, and of those that are to be kept; and the small step that was last
+    evaluated as a whole without being set."""
 
     def __init__(self) -> None:
         self.last: StepTotals | None = None
+        self.whole: tuple[Strategy, TaskGraph, Timeline] | None = None
         self._kept: list[StepTotals] = []
 
     def of(self, strategy: Strategy) -> StepTotals | None:
@@ -60,6 +62,11 @@ class KnownTotals:
     def keep(self, totals: StepTotals) -> None:
         """Keep the totals, and no more than the last `MOST_KEPT`."""
         self._kept = [*(one for one in self._kept if one.strategy is not totals.strategy), totals][-MOST_KEPT:]
+
+    def evaluated(self, strategy: Strategy, tasks: TaskGraph, timeline: Timeline) -> None:
+        """Keep a step that was evaluated as a whole, if it is small: one whose memory was planned is set next if it fits."""
+        if is_small(_pieces(strategy)):
+            self.whole = strategy, tasks, timeline
 
 
 class OrderedEvaluator(PythonEvaluator):
@@ -96,8 +103,12 @@ class OrderedEvaluator(PythonEvaluator):
         if totals is None and (step := self._fold(strategy)) is not None:
             totals = self._totals(strategy, step)
         if totals is None:
-            _admit(strategy)
-            super().set(strategy)
+            whole, self._known.whole = self._known.whole, None
+            if whole is not None and whole[0].same(strategy):
+                _, self._tasks, self._timeline = whole
+            else:
+                _admit(strategy)
+                super().set(strategy)
             self._timed = None
         self.step, self.totals, self._strategy, self._folded, self._proposed = step, totals, strategy, None, None
         return self.seconds
@@ -139,6 +150,12 @@ class OrderedEvaluator(PythonEvaluator):
             return
         (self._strategy, self.step), self._folded = self._folded, None
         self.totals = self._totals(self._strategy, self.step)
+
+    def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
+        found = super().evaluated(strategy)
+        if not self.at(strategy):
+            self._known.evaluated(strategy, *found)
+        return found
 
     def timeline(self) -> Timeline:
         if self.totals is not None and self._timed is not self.strategy:

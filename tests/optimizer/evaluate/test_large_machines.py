@@ -11,6 +11,7 @@ from taskflow.mapper import HybridParallel, map_graph
 from taskflow.models import build
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, TooManyTasksError
+from taskflow.optimizer.evaluate.evaluator import Evaluator
 from taskflow.optimizer.evaluate.folded import FoldedStep, folded_step
 from taskflow.optimizer.evaluate.ordered import MOST_LOWERED, OrderedEvaluator
 from taskflow.optimizer.session import NothingFits
@@ -61,6 +62,23 @@ def test_what_is_kept_of_a_folded_step_is_not_evaluated_again(monkeypatch: pytes
     step = evaluator.folded(again)  # made when it is asked for, and once
     assert step is not None and step.makespan == seconds and evaluator.folded(again) is step and folds == [again.name]
     assert evaluator.set(map_graph(HybridParallel(plans[1]), graph, machine)) == other and len(folds) == 2  # was not kept
+
+
+def test_a_small_step_whose_memory_was_planned_is_not_evaluated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, machine = build("GPT-2", batch=16, preset="small", layers=2), load_machine("h100", 4)
+    first, second = (map_graph(HybridParallel(plan), graph, machine) for plan in ("p2 d2 mb2", "d4 mb2 zero2"))
+    fresh = make_evaluator(graph, machine, rule=Adam())
+    wanted = fresh.set(first), fresh.usage(), fresh.set(second)
+    evaluator, lowered = make_evaluator(graph, machine, rule=Adam()), list[str]()
+    of = Evaluator.lowered
+    monkeypatch.setattr(Evaluator, "lowered", lambda self, strategy=None: lowered.append(strategy.name) or of(self, strategy))
+    room = MemoryCheck(evaluator)
+    assert not room(first) and lowered == [first.name]
+    again = map_graph(HybridParallel("p2 d2 mb2"), graph, machine)  # equal, another object
+    assert (evaluator.set(again), evaluator.usage()) == wanted[:2] and lowered == [first.name]
+    assert not room(second) and not room(first)  # planned before
+    assert evaluator.set(second) == wanted[2] and lowered == [first.name, second.name]
+    assert evaluator.set(first) == wanted[0] and len(lowered) == 3  # the last one alone is kept
 
 
 def test_a_timeline_is_that_of_the_current_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
