@@ -30,6 +30,11 @@ def milliseconds(seconds: float) -> str:
     return f"{rounded:,.0f}" if rounded >= 1e4 else f"{rounded:.4g}"
 
 
+def a_second(rate: float) -> str:
+    """Return how many a second as a whole number, of few with three digits that count: ``60,400``, ``8.81``."""
+    return f"{rate:,.0f}" if rate >= 99.5 else f"{rate:.3g}"
+
+
 def duration(seconds: float) -> str:
     """Return a time for people: ``0.12 s``, ``36 s``, ``5.2 min``, ``8 h``, ``1.5 d``."""
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):

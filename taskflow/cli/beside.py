@@ -20,6 +20,7 @@ from taskflow.optimizer import (
     usual_plans,
 )
 from taskflow.optimizer.evaluate import TooManyTasksError
+from taskflow.wording import a_second
 
 
 def beside(problem: Problem, seconds: float, quiet: bool) -> list[dict[str, Any]]:
@@ -66,19 +67,19 @@ def beside_table(found: dict[str, Any], found_plan: str, rows: list[dict[str, An
     """Return these rows as text, below the found plan's; empty without any. ``found_plan``: its notation, empty if it has none."""
     if not rows:
         return ""
-    lines = []
+    counted, lines = "tokens" if found["tokens_per_second"] else "samples", []
     for row in [{**found, "name": "found", "plan": found_plan}, *rows]:
         if "iteration_seconds" not in row:
             continue
-        per = row["tokens_per_second_per_device"]
+        each = row[f"{counted}_per_second_per_device"]
         most = "~" if row["peak_memory_is"] == "estimate" else ""
         lines.append([
             f"{row['name']} {row.get('plan', '')}".strip(), f"{row['iteration_seconds']:.4g}",
-            f"{row['iteration_seconds'] / found['iteration_seconds']:.2f}x", f"{per:,.0f}" if per else "",
+            f"{row['iteration_seconds'] / found['iteration_seconds']:.2f}x", a_second(each) if each else "",
             f"{row['mfu']:.1%}" if row["mfu"] else "", f"{most}{nbytes(row['peak_memory_bytes'])}",
             "yes" if row["fits_memory"] else "no",
         ])
-    heads = ["plan", "step s", "takes", "tokens/s a device", "MFU", "memory", "fits"]
+    heads = ["plan", "step s", "takes", f"{counted}/s a device", "MFU", "memory", "fits"]
     used = [i for i in range(len(heads)) if i in (0, 6) or any(line[i] for line in lines)]
     text = render([heads[i] for i in used], [[line[i] for i in used] for line in lines], words=(0, len(used) - 1))
     missing = [

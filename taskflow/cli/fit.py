@@ -67,6 +67,8 @@ def fit_command(
     tell(_table(ways, count, tokens))
     if (factor := expert_imbalance(dealt.graph)) is not None:
         tell(f"experts: places for {factor:.4g} times the mean of tokens")
+    if not ways[0].accumulates:
+        tell("batch normalisation, or the loss, takes all samples of a step together: none are accumulated, more need more devices")
     if smallest is None:
         tell("no cluster that was looked at is large enough; search for a plan with stages: taskflow search")
     elif not quiet:
@@ -82,7 +84,7 @@ def _row(way: WayToShard) -> dict[str, Any]:
             key: round(value) for key, value in asdict(way.memory).items()
         },
         "fits_memory": way.samples > 0, "largest_micro_batch": way.samples, "largest_is": "planned" if way.known else "estimate",
-        "smallest_devices": way.devices,
+        "smallest_devices": way.devices, "accumulates": way.accumulates,
     }
 
 

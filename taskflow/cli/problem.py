@@ -26,7 +26,7 @@ from taskflow.optimizer.cost import ANALYTIC, COSTS, untimed
 from taskflow.optimizer.evaluate import Evaluator, too_many_to_show, where_time_goes
 from taskflow.programs import PROBED, load_program
 from taskflow.reading import path_here
-from taskflow.wording import listed, milliseconds, some
+from taskflow.wording import a_second, listed, milliseconds, some
 
 TIMES_AS_FAST = 4  # as float32, so that units for 16 bits are worth a word
 
@@ -226,7 +226,6 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     row: dict[str, Any] = {
         "name": strategy.name,
         "iteration_seconds": seconds,
-        "samples_per_second": problem.graph.nodes[0].space.shape[0] / seconds if seconds > 0 else None,
         "transfer_bytes": usage.transfer_bytes,
         "compute_seconds": sum(usage.processor_seconds),
         "busiest_processor_seconds": max(usage.processor_seconds),
@@ -263,17 +262,17 @@ DATA = ("data", "data (repaired)")  # what rows are compared with, unless it doe
 def table(rows: list[dict[str, Any]]) -> str:
     """Return rows of `describe` as text."""
     data = next((row["iteration_seconds"] for row in rows if row["name"] in DATA and row["fits_memory"]), None)
-    lines = []
+    counted, lines = "tokens" if any(row["tokens_per_second"] for row in rows) else "samples", []
     for row in rows:
         most = "~" if row["peak_memory_is"] == "estimate" else ""
         lines.append([
             row["name"], milliseconds(row["iteration_seconds"]), f"{data / row['iteration_seconds']:.2f}x" if data else "",
-            f"{rate:,.0f}" if (rate := row["tokens_per_second"]) else "", f"{row['mfu']:.1%}" if row["mfu"] else "",
+            a_second(rate) if (rate := row[f"{counted}_per_second"]) else "", f"{row['mfu']:.1%}" if row["mfu"] else "",
             nbytes(row["transfer_bytes"]), three(row["compute_seconds"]),
             f"{most}{row['peak_memory_bytes'] / 1e9:.2f}{'' if row['fits_memory'] else '!'}",
             f"{row['search_seconds']:.1f}" if row.get("search_seconds") else "",
         ])
-    headings = ["strategy", "step ms", "against data", "tokens/s", "MFU", "moved", "compute s", "memory GB", "search s"]
+    headings = ["strategy", "step ms", "against data", f"{counted}/s", "MFU", "moved", "compute s", "memory GB", "search s"]
     used = [i for i in range(len(headings)) if i == 0 or any(line[i] for line in lines)]
     text = render([headings[i] for i in used], [[line[i] for i in used] for line in lines])
     if all(row["fits_memory"] for row in rows):

@@ -94,10 +94,14 @@ def _partly(form: Any, **also: Any) -> Any:
 
 
 LIKE_DEVICE = _partly(
-    DeviceEntry, like=Annotated[Name, Meta(description="A device of the other machine; what is not said here is as there.")]
+    DeviceEntry, like=Annotated[Name, Meta(
+        description="A device of the other machine, or MACHINE/DEVICE of a third; what is not said here is as there."
+    )]
 )
 LIKE_NODE = _partly(
-    NodeEntry, like=Annotated[Name, Meta(description="A node of the other machine; what is not said here is as there.")]
+    NodeEntry, like=Annotated[Name, Meta(
+        description="A node of the other machine, or MACHINE/NODE of a third; what is not said here is as there."
+    )]
 )
 LIKE_MACHINE = _partly(
     MachineFile,
@@ -116,8 +120,16 @@ LIKE_MACHINE = _partly(
 def composed(content: Any, where: str, other: Callable[[str], Any]) -> Any:
     """Return the JSON value of a whole machine file for one that may begin as another; ``other`` returns that of the machine it
     names. Keys of the file replace those of the other machine; those of ``collectives`` one by one. Devices and nodes with
-    ``like`` are those of the other machine with the keys that they say. Raises ValueError that begins with ``where``."""
-    if not isinstance(content, dict) or "like" not in content:
+    ``like`` are those of the other machine, or of a third (``a100/dgx-a100``), with the keys that they say. Raises ValueError
+    that begins with ``where``."""
+    if not isinstance(content, dict):
+        return content
+    if "like" not in content:
+        for key in ("devices", "nodes"):
+            entries = content.get(key)
+            for i, entry in enumerate(entries if isinstance(entries, list) else ()):
+                if isinstance(entry, dict) and "like" in entry:
+                    raise ValueError(f"{where}: {key}[{i}].like: the file must say 'like' too, the machine as which it begins")
         return content
     read_as(LIKE_MACHINE, content, where)
     for key in ("format", "version", "name"):
@@ -129,13 +141,15 @@ def composed(content: Any, where: str, other: Callable[[str], Any]) -> Any:
         result["collectives"] = {**base.get("collectives", {}), **content["collectives"]}
     for key, name in (("devices", "kind"), ("nodes", "name")):
         there = {entry[name]: entry for entry in base[key]}
-        result[key] = [_entry(entry, there, f"{where}: {key}[{i}]") for i, entry in enumerate(result[key])]
+        result[key] = [*result[key]]
+        for i, entry in enumerate(result[key]):
+            if "like" in entry:
+                machine, apart, of = entry["like"].rpartition("/")
+                found = {one[name]: one for one in other(machine)[key]} if apart else there
+                if of not in found:
+                    raise ValueError(
+                        f"{where}: {key}[{i}].like: must be one of {', '.join(map(repr, found))}"
+                        f"{apart and f' of {machine}'}, got {of!r}{'; of another machine: MACHINE/NAME' * (not apart)}"
+                    )
+                result[key][i] = {**found[of], **{key: value for key, value in entry.items() if key != "like"}}
     return result
-
-
-def _entry(entry: dict[str, Any], there: dict[str, Any], where: str) -> dict[str, Any]:
-    if "like" not in entry:
-        return entry
-    if entry["like"] not in there:
-        raise ValueError(f"{where}.like: must be one of {', '.join(map(repr, there))}, got {entry['like']!r}")
-    return {**there[entry["like"]], **{key: value for key, value in entry.items() if key != "like"}}

@@ -1,4 +1,4 @@
-"""StepUnits: a predicted step in the units in which people compare plans: tokens a second, MFU, hours of devices."""
+"""StepUnits: a predicted step in the units in which people compare plans: tokens or samples a second, MFU, hours of devices."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from taskflow.operators.expert_linear import ExpertLinear
 from taskflow.operators.operator import Work
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import gradient_flow
+from taskflow.wording import a_second
 
 MFU = (
     "MFU: the forward pass's products, three times in training (twice of frozen layers), for each second, as a share of the "
@@ -36,6 +37,10 @@ class StepUnits:
     peak_flops_per_second: float
 
     @property
+    def samples_per_second(self) -> float | None:
+        return self.samples / self.seconds if self.seconds > 0 else None
+
+    @property
     def tokens_per_second(self) -> float | None:
         return self.tokens / self.seconds if self.tokens and self.seconds > 0 else None
 
@@ -52,11 +57,13 @@ class StepUnits:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON value, with units in the keys."""
-        rate = self.tokens_per_second
+        samples, tokens = self.samples_per_second, self.tokens_per_second
         return {
-            "samples_per_step": self.samples, "tokens_per_step": self.tokens, "tokens_per_second": rate,
-            "tokens_per_second_per_device": rate / self.devices if rate else None, "model_flops": self.model_flops,
-            "peak_flops_per_second": self.peak_flops_per_second, "mfu": self.mfu, "mfu_is": MFU, "device_hours": self.device_hours,
+            "samples_per_step": self.samples, "samples_per_second": samples,
+            "samples_per_second_per_device": samples / self.devices if samples else None, "tokens_per_step": self.tokens,
+            "tokens_per_second": tokens, "tokens_per_second_per_device": tokens / self.devices if tokens else None,
+            "model_flops": self.model_flops, "peak_flops_per_second": self.peak_flops_per_second, "mfu": self.mfu, "mfu_is": MFU,
+            "device_hours": self.device_hours,
         }
 
     @property
@@ -66,8 +73,8 @@ class StepUnits:
 
     def __str__(self) -> str:
         parts = [f"a step is {self.batch}"]
-        if rate := self.tokens_per_second:
-            parts.append(f"{rate:,.0f} tokens/s, {rate / self.devices:,.0f} a device")
+        if rate := self.tokens_per_second or self.samples_per_second:
+            parts.append(f"{a_second(rate)} {'tokens' if self.tokens else 'samples'}/s, {a_second(rate / self.devices)} a device")
         if self.mfu is not None:
             parts.append(f"MFU {self.mfu:.1%}")
         return "; ".join([*parts, f"{self.device_hours:.3g} device hours"])

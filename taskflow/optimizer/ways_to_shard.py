@@ -16,7 +16,15 @@ from taskflow.machine import Cluster
 from taskflow.mapper import HybridParallel, HybridPlan, map_graph, multiplies, node_size, samples
 from taskflow.optimizer.budget import BudgetExhausted
 from taskflow.optimizer.evaluate import make_evaluator
-from taskflow.optimizer.grid import MARGIN, GraphTables, PlanMemory, PlanSums, expert_degrees, memory_of_plan
+from taskflow.optimizer.grid import (
+    MARGIN,
+    GraphTables,
+    PlanMemory,
+    PlanSums,
+    expert_degrees,
+    memory_of_plan,
+    takes_micro_batches,
+)
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.rules import UpdateRule
 
@@ -38,7 +46,8 @@ class WayToShard:
     """A way to shard training. ``plan``: with one sample at a time. ``memory``: its bytes by the closed form; ``nbytes``: in all,
     as `MemoryCheck` has it, or close to that (not ``planned``). ``samples``: the most that a replica takes at a time, 0 if not one
     fits; ``known``: by a step of about as many that was planned. ``devices``: the fewest on which one sample fits;
-    None if no cluster that was looked at has enough."""
+    None if no cluster that was looked at has enough. ``accumulates``: whether a replica may take more samples than it takes at a
+    time; not if batch normalisation, or a loss, takes all of the batch together."""
 
     name: str
     plan: HybridPlan
@@ -48,6 +57,7 @@ class WayToShard:
     samples: int
     known: bool
     devices: int | None
+    accumulates: bool
 
     @property
     def most(self) -> HybridPlan:
@@ -60,7 +70,7 @@ def ways_to_shard(
 ) -> Iterator[WayToShard]:
     """Yield DDP, ZeRO's stages and tensor parallelism within a node, those that a network can be cut for. Once ``over`` answers
     true, no more steps are planned, and the one that is goes no further. The graph's batch should be several samples a device, as
-    steps have `ACCUMULATED` micro-batches."""
+    steps have `ACCUMULATED` micro-batches. Raises ValueError if it is a single sample."""
     count = len(machine.processors)
     shared = [t for t in (2, 4, MOST_TENSOR) if t <= node_size(machine) and count % t == 0] if multiplies(graph) else []
     plans = list(WAYS)
@@ -84,36 +94,46 @@ def _ways(
     plans: Sequence[tuple[str, HybridPlan]],
 ) -> Iterator[WayToShard]:
     sums, count = PlanSums(GraphTables(graph, machine), rule), len(machine.processors)
+    if samples(graph) < 2:
+        raise ValueError("what a sample needs is told by batches of at least 2 samples, got 1; give --batch 2 or more")
+    accumulates = takes_micro_batches(graph)
     for name, kind in plans:
         if kind.recompute not in sums.levels:  # without layers nothing is computed again
             continue
         plan = replace(kind, data=count // kind.tensor, micro_batch=1)
         try:
-            yield _Way(sums, machine, check, plan, over).found(name)
-        except ValueError:  # no layer can be shared by so many
-            continue
+            yield _Way(sums, machine, check, plan, over, accumulates).found(name)
+        except ValueError:
+            if plan.tensor * plan.experts == 1:
+                raise
+            # no layer can be shared by so many
 
 
 class _Way:
-    """One way. ``_planned``: bytes of the steps that were planned, by samples at a time."""
+    """One way. ``_planned``: bytes of the steps that were planned, by samples at a time. ``_accumulates``: whether a step may have
+    several micro-batches; where it cannot, gradients are added to one that has the whole batch at a time."""
 
     def __init__(
-        self, sums: PlanSums, machine: Cluster, check: MemoryCheck, plan: HybridPlan, over: Callable[[], bool]
+        self, sums: PlanSums, machine: Cluster, check: MemoryCheck, plan: HybridPlan, over: Callable[[], bool], accumulates: bool
     ) -> None:
         self._sums, self._machine, self._check, self._plan, self._over = sums, machine, check, plan, over
+        self._accumulates = accumulates
         self._have = min(processor.memory_bytes for processor in machine.processors)
         self._planned: dict[int, float] = {}
         self._whole = plan.zero < 2  # weights and gradients lie there all the time
         each = samples(sums.graph) // (plan.data or 1)
         powers = (1 << k for k in range(each.bit_length()))
-        self._sizes = [size for size in powers if each % (size * ACCUMULATED) == 0]
+        self._sizes = [size for size in powers if each % (size * ACCUMULATED) == 0] if accumulates else [each][:each]
 
     def found(self, name: str) -> WayToShard:
         if self._closed().nbytes <= (1 + (CLOSE if self._whole else MARGIN)) * self._have:
             self._plan_steps()
         most = self._samples()
         known = any(most <= 2 * size for size in self._planned)
-        return WayToShard(name, self._plan, self._closed(), self._needs(1), 1 in self._planned, most, known, self._devices())
+        planned = self._accumulates and 1 in self._planned
+        return WayToShard(
+            name, self._plan, self._closed(), self._needs(1), planned, most, known, self._devices(), self._accumulates
+        )
 
     def _closed(self, size: int = 1, data: int | None = None) -> PlanMemory:
         plan = replace(self._plan, micro_batch=size, data=data or self._plan.data)
@@ -122,17 +142,17 @@ class _Way:
     def _plan_steps(self) -> None:
         """Plan a step with about as many samples at a time as fit, or the closest that does not; none of a batch that is too small
         for `ACCUMULATED` micro-batches, since gradients would not stay in it."""
-        if not self._sizes:
-            return
-        size = max((size for size in self._sizes if self._closed(size).nbytes <= self._have), default=1)
-        while self._step(size) > self._have and size > 1 and not self._over():
-            size //= 2
+        may_fit = [size for size in self._sizes if self._closed(size).nbytes <= self._have]
+        for size in reversed(may_fit or self._sizes[:1]):
+            if self._step(size) <= self._have or self._over():
+                return
 
     def _step(self, size: int) -> float:
         if size not in self._planned and not self._over():
             strategy = map_graph(HybridParallel(replace(self._plan, micro_batch=size)), self._sums.graph, self._machine)
             with suppress(BudgetExhausted), self._check.interruptible(self._until):
-                self._planned[size] = max(self._check.peaks(strategy)[0])
+                more = 0.0 if self._accumulates else self._closed(size).gradients
+                self._planned[size] = max(self._check.peaks(strategy)[0]) + more
         return self._planned.get(size, inf)
 
     def _until(self) -> None:
@@ -141,10 +161,14 @@ class _Way:
 
     def _needs(self, size: int) -> float:
         """Bytes with so many samples at a time: those of the planned step that is nearest, and what the closed form adds. (A line
-        through two planned steps may be one of small steps, whose peak is elsewhere, such as in the update.)"""
+        through two planned steps may be one of small steps, whose peak is elsewhere, such as in the update.) A whole batch may be
+        large: a smaller one has its share of what the closed form is off by."""
         closed = self._of_closed(size)
         near = min(self._planned, key=lambda known: (abs(known - size), known), default=None)
-        return closed if near is None else closed + self._planned[near] - self._closed(near).nbytes
+        if near is None:
+            return closed
+        more = self._planned[near] - self._closed(near).nbytes
+        return closed + (more if self._accumulates else more * min(1.0, size / near))
 
     def _of_closed(self, size: int) -> float:
         """Bytes with so many samples at a time by the closed form; beyond the graph's batch on a line."""
@@ -176,7 +200,9 @@ class _Way:
                 return None
             graph = self._sums.graph
             surely = (self._planned or self._whole) and closed + more <= (1 - CLOSE) * self._have
-            if surely or count <= len(self._machine.processors) or self._over() or samples(graph) % (count // t * ACCUMULATED):
+            if surely or count <= len(self._machine.processors) or self._over():
+                return count
+            if not self._accumulates or samples(graph) % (count // t * ACCUMULATED):
                 return count
             check = MemoryCheck(make_evaluator(graph, machine, rule=self._sums.rule))
             more = max(check.peaks(map_graph(HybridParallel(plan), graph, machine))[0]) - closed

@@ -22,7 +22,7 @@ from taskflow.regions import Rect
 from taskflow.report.machine import machine_value
 from taskflow.report.operators import operator_values, shared_layers
 from taskflow.report.pipeline import pipeline_value
-from taskflow.report.plans import baseline_values, known_as, plan_value, samples_of
+from taskflow.report.plans import baseline_values, known_as, plan_value
 from taskflow.report.spans import CATEGORIES, Spans, spans_of
 from taskflow.report.split import PARTS, occupied
 from taskflow.report.thin import MOST_ROWS, Rows, thin
@@ -76,16 +76,15 @@ def report_data(
     micro = step.micro_batches()
     pieces = piece_of(step, strategy, micro)[spans.task]
     rows, joined = thin(_rows(spans, operator, pieces, micro[spans.task], path, tick), most_rows)
-    samples = samples_of(evaluator)
     memory_check = memory_check or MemoryCheck(evaluator)
-    plan = plan_value(known_as(strategy), spans, step.shown, samples, memory_check, strategy, evaluator)
+    plan = plan_value(known_as(strategy), spans, step.shown, memory_check, strategy, evaluator)
     peers = np.setdiff1d(spans.source[spans.message], step.shown.processors).tolist()
-    baselines, same = baseline_values(evaluator, samples, memory_check, beside_seconds, lambda name: say(f"beside it: {name}"))
+    baselines, same = baseline_values(evaluator, memory_check, beside_seconds, lambda name: say(f"beside it: {name}"))
     value = {
         "format": "taskflow-report",
         "version": 1,
         "taskflow": __version__,
-        "model": _model(graph, samples),
+        "model": _model(graph),
         "machine": machine_value(step.shown, spans, peers),
         "costs": evaluator.costs.name,
         "rule": _rule(evaluator.rule),
@@ -119,10 +118,10 @@ def _profiles(step: ShownStep) -> tuple[MemoryProfile, ...]:
     return memory_profile(step.lowered, step.timeline)
 
 
-def _model(graph: OperatorGraph, samples: int) -> dict[str, Any]:
+def _model(graph: OperatorGraph) -> dict[str, Any]:
     return {
         "name": graph.name, "operators": len(graph), "parameters": graph.parameter_count, "dtype": str(graph.dtype),
-        "samples": samples, "fingerprint": graph.fingerprint(),
+        "fingerprint": graph.fingerprint(),
     }
 
 

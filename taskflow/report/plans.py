@@ -18,7 +18,7 @@ LABELS = {"data": "data parallel", "model": "model parallel", "expert": "expert"
 
 
 def plan_value(
-    name: str, spans: Spans, shown: Shown, samples: int, memory_check: MemoryCheck, strategy: Strategy, evaluator: Evaluator
+    name: str, spans: Spans, shown: Shown, memory_check: MemoryCheck, strategy: Strategy, evaluator: Evaluator
 ) -> dict[str, Any]:
     """Return one row of the comparison. ``split``: mean seconds of a device by `PARTS`. ``bytes``: moved, by category.
     ``lacks``: what memory is missing by the judgement of ``memory_check``; searches and all commands use the same rule.
@@ -29,7 +29,6 @@ def plan_value(
     return {
         "name": name,
         "seconds": seconds,
-        "samples_per_second": samples / seconds if seconds > 0 else None,
         "split": dict(zip(PARTS, device_split(spans, shown).mean(axis=0).tolist())),
         "bytes": {
             CATEGORIES[c]: int(spans.nbytes[spans.message & (spans.category == c)].sum()) * shown.replicas
@@ -46,7 +45,7 @@ def plan_value(
 
 
 def baseline_values(
-    evaluator: Evaluator, samples: int, memory_check: MemoryCheck | None = None, seconds: float = inf,
+    evaluator: Evaluator, memory_check: MemoryCheck | None = None, seconds: float = inf,
     say: Callable[[str], None] = lambda words: None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the rows of data, model and expert parallelism (unless the plan has too many pieces), and of the usual plans of
@@ -64,7 +63,7 @@ def baseline_values(
             evaluator.set(strategy)
         except TooManyTasksError:  # its replicas differ: nobody can tell what it takes
             continue
-        rows.append(plan_value(name, *spans_at(evaluator), samples, memory_check, strategy, evaluator))
+        rows.append(plan_value(name, *spans_at(evaluator), memory_check, strategy, evaluator))
         if deadline.expired:
             break
     evaluator.set(here)
@@ -84,11 +83,6 @@ def _usual(evaluator: Evaluator, memory_check: MemoryCheck, over: Callable[[], b
     for plan in usual_plans(graph, machine, memory_check.for_search(), rule, over):
         if plan.strategy is not None:
             yield f"{plan.name} ({plan.plan})", plan.strategy
-
-
-def samples_of(evaluator: Evaluator) -> int:
-    """Return the batch: the number of samples that one step trains on."""
-    return evaluator.graph.nodes[0].space.shape[0]
 
 
 def known_as(strategy: Strategy) -> str:

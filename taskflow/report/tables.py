@@ -9,7 +9,7 @@ from typing import Any
 from taskflow.optimizer import RULE
 from taskflow.report.spans import BACKWARD, FORWARD, GRADIENTS, SUM, UPDATE, VALUES, WEIGHTS
 from taskflow.report.units import nbytes, percent, rate, seconds
-from taskflow.wording import listed
+from taskflow.wording import a_second, listed
 
 LINKS = 400  # rows of the table of links, the busiest ones; the page says how many there are
 
@@ -20,11 +20,9 @@ def headline(value: dict[str, Any]) -> str:
     units, devices = plan["units"], value["machine"]["all_devices"]
     cards = [
         ("step", seconds(plan["seconds"]), "predicted"),
-        ("throughput", f"{plan['samples_per_second']:,.0f}" if plan["samples_per_second"] else "–", "samples a second"),
+        *((f"{what} a second", a_second(all_of), f"{a_second(all_of / devices)} a device") for what in ("samples", "tokens")
+          if (all_of := units[f"{what}_per_second"])),
     ]
-    if units["tokens_per_second"]:
-        each = units["tokens_per_second"] / devices
-        cards.append(("tokens a second", f"{units['tokens_per_second']:,.0f}", f"{each:,.0f} a device"))
     if units["mfu"]:
         cards.append(("MFU", percent(units["mfu"]), units["mfu_is"].removeprefix("MFU: ")))
     cards.append(("cost of a step", f"{units['device_hours']:.3g} h", "hours of all devices together"))
@@ -55,7 +53,7 @@ def facts(value: dict[str, Any]) -> str:
     same = f" (the same as {' and '.join(value['same_as'])})" if value["same_as"] else ""
     entries = [
         ("model", f"{model['name']}: {model['operators']} operators, {model['parameters']:,} parameters, {model['dtype']}, "
-                  f"{model['samples']:,} samples a step{_tokens(value)}"),
+                  f"{value['plan']['units']['samples_per_step']:,} samples a step{_tokens(value)}"),
         ("machine", machine["description"]),
         ("plan", f"{value['plan']['name']}{same}, {value['plan']['tasks']:,} tasks a step"),
         *_shown(value),

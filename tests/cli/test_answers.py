@@ -70,7 +70,10 @@ def test_plans_beside_it_say_what_does_not_fit_and_why_there_is_none(tmp_path: P
 def test_other_networks_have_no_plans_beside() -> None:
     row = json.loads(run("search", "lenet", "-m", "h100", "-n", "2", "--budget", "5p", "--json"))
     assert row["beside"] == [] and row["tokens_per_second"] is None and 0 < row["mfu"] < 1
-    assert "tokens" not in run("search", "lenet", "-m", "h100", "-n", "2", "--budget", "5p", "-q")
+    assert row["samples_per_second_per_device"] == pytest.approx(row["samples_per_step"] / row["iteration_seconds"] / 2)
+    text = run("search", "lenet", "-m", "h100", "-n", "2", "--budget", "5p", "-q")
+    assert "tokens" not in text and f"{row['samples_per_second']:,.0f} samples/s, " in text
+    assert "samples/s" in run("simulate", "lenet", "-m", "h100", "-n", "2", "--strategy", "data").splitlines()[1]
 
 
 def test_machines_say_the_rates_of_tensor_cores_first() -> None:

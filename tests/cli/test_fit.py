@@ -144,3 +144,26 @@ def test_a_step_that_takes_long_is_planned_no_further() -> None:
     rule = RULES["adam"]
     ways = list(ways_to_shard(graph, cluster, rule, MemoryCheck(make_evaluator(graph, cluster, rule=rule)), over))
     assert len(ways) > 5 and not any(way.planned for way in ways[-3:]) and looks[-1]
+
+
+def test_networks_that_take_the_whole_batch_together_have_rows_that_hold(tmp_path: Path) -> None:
+    """Batch normalisation: no micro-batches, so a replica takes all of its samples at a time, and no more are accumulated."""
+    where = machine(tmp_path, 4_000_000)
+    words = ("fit", "ResNet-101", "--size", "small", "-m", where, "-n", "2", "--batch", "64")
+    ways = json.loads(run(*words, "--json"))["ways"]
+    assert [row["name"] for row in ways[:4]] == ["DDP", "ZeRO-1", "ZeRO-2", "FSDP (ZeRO-3)"]
+    for row in ways[:2]:
+        most, gradients = row["largest_micro_batch"], row["closed_form_bytes"]["gradients"]
+        assert most > 0 and not row["accumulates"] and row["peak_memory_is"] == "estimate"
+        for samples, fits in ((most, True), (most + 2 + most // 4, False)):
+            graph = build_model("ResNet-101", 2 * samples, 2, size="small")
+            evaluator = make_evaluator(graph, load_machine(where, 2), rule=RULES["adam"])
+            plan = replace(parse_plan(row["plan"]), micro_batch=samples)
+            peaks, _ = MemoryCheck(evaluator).peaks(map_graph(HybridParallel(plan), graph, evaluator.machine))
+            assert (max(peaks) + gradients <= 4_000_000) == fits, (row["name"], samples)
+    assert "none are accumulated" in run(*words) and "none are accumulated" not in run("fit", *WORDS, "-m", where, "-n", "2")
+
+
+def test_one_sample_says_nothing_of_what_a_sample_needs() -> None:
+    done = CliRunner().invoke(main, ["fit", *WORDS, "-m", "h100", "-n", "1", "--batch", "1"])
+    assert done.exit_code == 2 and "give --batch 2 or more" in done.stderr

@@ -64,7 +64,7 @@ def test_one_answer_everywhere(
     assert not MemoryCheck(small.evaluator)(plan) == row["fits_memory"] == fits
     assert ("kept spare" in table([row])) == ("kept spare" in row["lacks"]) == (estimated and not fits)
     small.evaluator.set(known(problem.graph, small.machine)[2])
-    rows, _ = baseline_values(small.evaluator, 64)
+    rows, _ = baseline_values(small.evaluator)
     assert {row["name"]: row["fits_memory"] for row in rows}["data parallel"] == fits
     report = report_data(small.evaluator, plan)
     page = report.value["plan"]

@@ -216,3 +216,33 @@ def test_a_large_host_is_a_short_file(tmp_path: Path) -> None:
     save(host(1024), tmp_path / "h.json")
     assert (tmp_path / "h.json").stat().st_size < 2000
     assert load_machine(tmp_path / "h.json").route(7, 1000) == host(1024).route(7, 1000)
+
+
+def test_devices_and_nodes_of_a_third_machine(tmp_path: Path) -> None:
+    """A cluster of two generations is made of the parts of two presets."""
+    path = tmp_path / "mixed.json"
+    content = {
+        "format": "taskflow-machine", "version": 1, "name": "mixed", "like": "h100",
+        "devices": [{"like": "a100/a100", "memory_bytes": 40_000_000_000}, {"like": "h100"}],
+        "nodes": [{"like": "a100/dgx-a100"}, {"like": "dgx-h100"}],
+        "layout": [{"node": "dgx-a100", "count": 1}, {"node": "dgx-h100", "count": 1}],
+    }
+    path.write_text(json.dumps(content))
+    mixed, old, new = load_machine(path), load_machine("a100", 8), load_machine("h100", 8)
+    assert [processor.device.kind for processor in mixed.processors] == ["a100"] * 8 + ["h100"] * 8
+    assert mixed.kinds[0].flops_per_second == old.kinds[0].flops_per_second and mixed.kinds[0].memory_bytes == 40_000_000_000
+    assert mixed.kinds[1] == new.kinds[0]
+    for other, first in ((old, 0), (new, 8)):
+        rates = [link.bytes_per_second for link in mixed.route(first, first + 1)]
+        assert rates == [link.bytes_per_second for link in other.route(0, 1)]
+    for wrong, said in (
+        ("a100/v100", r"devices\[0\].like: must be one of 'a100' of a100, got 'v100'"), ("nowhere/a100", "got 'nowhere'"),
+        ("a100", r"devices\[0\].like: must be one of 'h100', got 'a100'; of another machine: MACHINE/NAME"),
+    ):  # fmt: skip
+        path.write_text(json.dumps(content | {"devices": [{"like": wrong}, {"like": "h100"}]}))
+        with pytest.raises(ValueError, match=said):
+            load_machine(path)
+    del content["like"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"mixed.json: devices\[0\].like: the file must say 'like' too"):
+        load_machine(path)

@@ -42,6 +42,13 @@ def test_products_run_at_the_rate_of_their_type() -> None:
         assert found.tokens is None and found.tokens_per_second is None and "tokens" not in str(found)
 
 
+def test_without_words_samples_are_counted() -> None:
+    found = step_units(build("MLP", batch=96, preset="small"), load_machine("h100", 16), Adam(), 0.5)
+    assert found.samples_per_second == 192 and found.as_json()["samples_per_second_per_device"] == 12
+    assert str(found).startswith("a step is 96 samples; 192 samples/s, 12 a device; MFU ")
+    assert "; 19.2 samples/s, 1.2 a device; " in str(replace(found, seconds=5.0))
+
+
 def decoder(hidden: int, layers: int, batch: int):  # type: ignore[no-untyped-def]
     sizes = replace(
         LlamaConfig.small(), batch=batch, layers=layers, steps=256, vocabulary=512, hidden=hidden, inner=2 * hidden, heads=8,

@@ -147,8 +147,11 @@ def test_a_searched_plan_keeps_its_history(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert (told["devices"], told["bytes"]) == (3, Path(out).stat().st_size)
     assert told["plan"]["seconds"] == found["iteration_seconds"]
-    value, _ = unpack(Path(out).read_text().split('type="text/plain">')[1].split("</script>")[0])
-    assert value["search"]["history"] == found["history"] and value["model"]["samples"] == 48
+    text = Path(out).read_text()
+    value, _ = unpack(text.split('type="text/plain">')[1].split("</script>")[0])
+    each = f"{16 / found['iteration_seconds']:,.0f}"
+    assert f"<dt>samples a second</dt><dd>{found['samples_per_second']:,.0f}</dd><small>{each} a device</small>" in text
+    assert value["search"]["history"] == found["history"] and value["plan"]["units"]["samples_per_step"] == 48
     assert value["rule"].startswith("Adam(")
 
 

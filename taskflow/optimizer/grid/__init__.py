@@ -18,7 +18,14 @@ from taskflow.optimizer.grid.mixed import MixedGrid, make_grid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
 from taskflow.optimizer.grid.passes import passes_seconds
 from taskflow.optimizer.grid.plan_search import Begun, joined, may_be_whole, plan_search
-from taskflow.optimizer.grid.plans import PlanAxes, expert_degrees, has_no_order, held_bytes, no_grid
+from taskflow.optimizer.grid.plans import (
+    PlanAxes,
+    expert_degrees,
+    has_no_order,
+    held_bytes,
+    no_grid,
+    takes_micro_batches,
+)
 from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, soonest_first, varied
 from taskflow.optimizer.grid.recompute_to_fit import fit, fitted

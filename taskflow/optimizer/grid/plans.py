@@ -42,7 +42,7 @@ class PlanAxes:
         self.longest = graph.nodes[0].space.shape[1] if attends(graph) and len(graph.nodes[0].space.shape) > 1 else 1
         self.heads = heads_dealt(graph)
         self.experts = expert_degrees(graph)
-        self.divided = _takes_micro_batches(graph, self.batch)
+        self.divided = takes_micro_batches(graph)
         self.recompute = ["none"]
         if recomputed(graph, "selective"):
             self.recompute.append("selective")
@@ -132,14 +132,14 @@ def expert_degrees(graph: OperatorGraph) -> list[int]:
     return powers(min(counts)) if counts else [1]
 
 
-def _takes_micro_batches(graph: OperatorGraph, batch: int) -> bool:
-    """True if micro-batches can go through the network one after the other."""
-    return _in_micro_batches(graph, batch) is not None
+def takes_micro_batches(graph: OperatorGraph) -> bool:
+    """Return whether micro-batches can go through the network one after the other. A batch of one sample has none."""
+    return _in_micro_batches(graph) is not None
 
 
-def _in_micro_batches(graph: OperatorGraph, batch: int) -> Strategy | None:
+def _in_micro_batches(graph: OperatorGraph) -> Strategy | None:
     """A strategy of one device with as few micro-batches as divide the batch; None if they cannot be had."""
-    if batch < 2:
+    if (batch := samples(graph)) < 2:
         return None
     count = next(k for k in range(2, batch + 1) if batch % k == 0)
     try:
@@ -150,7 +150,7 @@ def _in_micro_batches(graph: OperatorGraph, batch: int) -> Strategy | None:
 
 def runs_after_micro_batches(graph: OperatorGraph) -> bool:
     """True if some operators run once all micro-batches are through (`Pipeline.last`), as losses that are sums over samples."""
-    strategy = _in_micro_batches(graph, samples(graph))
+    strategy = _in_micro_batches(graph)
     return strategy is not None and strategy.pipeline is not None and bool(strategy.pipeline.last(graph, strategy.configs))
 
 
