@@ -99,6 +99,16 @@ class Strategy:
                 )
             )
 
+    def verify_syncs(self, graph: OperatorGraph) -> None:
+        """Raise ValueError that names layers that `syncs` has and that have no weights. A part of a graph has fewer layers, so
+        `verify` does not ask."""
+        layers = dict.fromkeys(parameter.layer for node in graph for parameter in node.parameters)
+        if unknown := sorted(set(self.syncs) - set(layers)):
+            raise ValueError(
+                f"strategy {self.name}: syncs of layers that have no weights: {', '.join(unknown[:5])}; layers with weights are "
+                f"{', '.join(list(layers)[:5])}{' ...' if len(layers) > 5 else ''}"
+            )
+
     def verify(self, graph: OperatorGraph) -> None:
         """Raise ValueError that names what does not fit the graph or the machine."""
         self.verify_names(graph)

@@ -188,6 +188,7 @@ def as_content(
 ) -> dict[str, Any]:
     """Return the contents of a strategy file as a JSON table (`save`). Raises ValueError for what `load` would refuse."""
     strategy.verify_names(graph)
+    strategy.verify_syncs(graph)
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -254,6 +255,7 @@ def _strategy(file: StrategyFile, graph: OperatorGraph, where: str) -> Strategy:
     try:
         strategy = _from_file(file)
         strategy.verify(graph)
+        strategy.verify_syncs(graph)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     if file.plan is UNSET:

@@ -130,6 +130,8 @@ def other_dims(content: dict) -> None:
     (lambda c: c["syncs"]["softmax"].update(chunks="few"), "syncs.softmax.chunks: must be an integer from 0 to 2..62, got 'few'"),
     (lambda c: c["syncs"]["softmax"].pop("place"), "syncs.softmax: 'place' is missing"),
     (lambda c: c["operators"]["loss"].pop("degrees"), "operators.loss: 'degrees' is missing"),
+    (lambda c: c["syncs"].update(softmx=c["syncs"].pop("softmax")),
+     "syncs of layers that have no weights: softmx; layers with weights are embed"),
     (lambda c: c["operators"].pop("loss"), "no configuration for: loss"),
     (rename, r"made for model RNNLM, which differs from RNNLM: operator loss is not in the file; operator lstm9 is not in this"),
     (other_dims, r"operator softmax has dimensions \['n', 'a1', 'c', 'k'\], in the file \['n', 'c'\]"),
