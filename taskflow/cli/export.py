@@ -53,8 +53,8 @@ def export_command(
         problem = plan_problem(plan, **asked)
         strategy = named_strategy(problem, plan, seed)
         found = exported(problem.graph, strategy, target, Path(out).name, problem.machine.kinds[0].program)
-        before = _row(problem, strategy)
-        after = _row(problem, found.nearest) if found.differences else before
+        after = _row(problem, found.nearest)
+        before = _row(problem, strategy) if found.differences else after
         kept = kept_gradients(target, problem.graph, problem.memory_check, found.nearest)
         stays = f"{target} keeps gradients until the update: {nbytes(kept)} more than predicted, since the plan has one micro-batch"
         found = replace(found, notes=(*found.notes, *_of_rule(str(problem.made_from.get("rule")), target), *[stays] * (kept > 0)))

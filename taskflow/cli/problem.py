@@ -256,6 +256,7 @@ def lacking_sentence(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
+SPARE = ("compute s", "search s", "moved")  # columns that a narrow terminal does without
 DATA = ("data", "data (repaired)")  # what rows are compared with, unless it does not fit
 
 
@@ -274,7 +275,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         ])
     headings = ["strategy", "step ms", "against data", f"{counted}/s", "MFU", "moved", "compute s", "memory GB", "search s"]
     used = [i for i in range(len(headings)) if i == 0 or any(line[i] for line in lines)]
-    text = render([headings[i] for i in used], [[line[i] for i in used] for line in lines])
+    spare = [used.index(i) for i in map(headings.index, SPARE) if i in used]
+    text = render([headings[i] for i in used], [[line[i] for i in used] for line in lines], spare=spare)
     if all(row["fits_memory"] for row in rows):
         return text
     if len(rows) == 1:

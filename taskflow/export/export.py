@@ -21,15 +21,20 @@ from taskflow.export.torchtitan import MORE_WORDS as TORCHTITAN_WORDS
 from taskflow.export.torchtitan import PRODUCTS as TORCHTITAN_PRODUCTS
 from taskflow.export.transformers import transformers_text
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import WORDS, HybridPlan, Strategy, attends, joined_parts
+from taskflow.mapper import WORDS, Exchange, HybridPlan, Strategy, SyncAlgorithm, attends, joined_parts, sample_dim
 from taskflow.programs import TrainingProgram
+
+MOST_PIECES = 20_000
+"""Of plans of cuts alone, up to which these are predicted with the collectives that a framework's code sends: they have to be
+lowered whole for it, which takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Result of an export. ``files``: name -> text, or bytes. ``nearest``: the strategy that they implement; the given one if
-    there are no ``differences``, which list the operators that the framework cannot express. ``notes``: what is done in another
-    way, with the same result. ``more_bytes``: what a rank needs beyond the memory that is predicted."""
+    """Result of an export. ``files``: name -> text, or bytes. ``nearest``: the strategy that they implement; the given one, with
+    tensors exchanged as the framework does it, if there are no ``differences``. These list the operators that it cannot
+    express, ``notes`` what is done in another way, with the same result. ``more_bytes``: what a rank needs beyond the memory that
+    is predicted."""
 
     files: Mapping[str, str | bytes]
     ranks: int
@@ -119,7 +124,7 @@ def nearest_plan(graph: OperatorGraph, strategy: Strategy, target: str) -> Strat
     name = NAMES.get(target, "plan")
     found = exported(graph, strategy, target, name)
     if not found.differences:
-        return strategy
+        return found.nearest if target in ("torch", "jax") else strategy
     again = exported(graph, found.nearest, target, name)
     if again.differences:
         raise ValueError(f"{target}: the nearest plan is none that it can express: {again.differences[0]}")
@@ -137,7 +142,21 @@ def _torch(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     files = {file: torch_code(plan, graph.name, about, file)}
     if plan.devices:
         files[f"{file.removesuffix('.py')}.ranks"] = _rank_file(plan.devices)
-    return Exported(files, plan.mesh.ranks, plan.nearest, plan.differences, plan.notes, plan.more_bytes)
+    nearest = by_collectives(graph, plan.nearest)
+    return Exported(files, plan.mesh.ranks, nearest, plan.differences, plan.notes, plan.more_bytes)
+
+
+def by_collectives(graph: OperatorGraph, strategy: Strategy) -> Strategy:
+    """Return a plan of cuts alone with its tensors resharded by collectives, as meshes of PyTorch and JAX do; the strategy itself
+    if nothing but samples is cut, if it is another kind of plan, or if it has more than `MOST_PIECES`."""
+    if strategy.plan is not None or strategy.exchange is not Exchange.COPIES:
+        return strategy
+    cut = any(
+        degree > 1 and dim != sample_dim(node) for node in graph for dim, degree in enumerate(strategy[node.name].degrees)
+    )
+    if not cut or sum(len(config.processors) for config in strategy.configs.values()) > MOST_PIECES:
+        return strategy
+    return replace(strategy, exchange=Exchange.COLLECTIVES, sums=SyncAlgorithm.COLLECTIVE)
 
 
 def _rank_file(devices: Sequence[int]) -> str:
@@ -152,7 +171,7 @@ def _jax(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
         raise ValueError(f"--to jax writes a Python module; call it parallel.py, not {file}")
     plan = jax_plan(graph, strategy)
     text = jax_code(plan, graph.name, f"The plan is {plan.nearest.name}.", file)
-    return Exported({file: text}, len(plan.order), plan.nearest, plan.differences, plan.notes)
+    return Exported({file: text}, len(plan.order), by_collectives(graph, plan.nearest), plan.differences, plan.notes)
 
 
 def _megatron(graph: OperatorGraph, strategy: Strategy, file: str, once_a_node: bool = False) -> Exported:

@@ -199,8 +199,32 @@ def on_a_terminal(folder: Path, columns: int, *arguments: str) -> tuple[int, str
             break
         got += part
     os.close(leader)
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", got.decode()).replace("\r\n", "\n")
-    return job.wait(timeout=250), "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
+    return job.wait(timeout=250), shown_in_the_end(got.decode())
+
+
+def shown_in_the_end(text: str) -> str:
+    """What is on a terminal after a text with the codes that rich writes: up, to the line's begin, erase the line."""
+    lines, row, column = [""], 0, 0
+    for count, code, character in re.findall(r"\x1b\[[?]?([0-9;]*)([A-Za-z])|(.)", text, re.DOTALL):
+        if code == "A":
+            row = max(0, row - int(count or 1))
+        elif code == "K":
+            lines[row] = ""
+        elif character == "\r":
+            column = 0
+        elif character == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif character:
+            lines[row] = lines[row].ljust(column)[:column] + character + lines[row][column + 1 :]
+            column += 1
+    return "\n".join(lines)
+
+
+def test_progress_of_several_lines_is_gone_in_the_end() -> None:
+    gone = "\r\x1b[2K\x1b[1A\x1b[2K"
+    shown = f"a long\r\nnote{gone}another\r\nnote{gone}\x1b[1mrow\x1b[0m 1\r\nrow 2\r\n"
+    assert shown_in_the_end(shown) == "row 1\nrow 2\n"
 
 
 @pytest.mark.parametrize("columns", fast_among([80, 200], [80]))

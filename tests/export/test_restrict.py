@@ -16,11 +16,12 @@ from fast_and_slow import fast_among
 
 import taskflow
 from taskflow.cli.main import main
-from taskflow.export import Framework, constraints_for, exported, require_running
+from taskflow.export import Framework, constraints_for, exported, nearest_plan, require_running
 from taskflow.export import target as framework_of
+from taskflow.export.export import by_collectives
 from taskflow.export.restrict import Expressible
 from taskflow.machine import save as save_machine
-from taskflow.mapper import HybridPlan, parse_plan
+from taskflow.mapper import Exchange, HybridPlan, SyncAlgorithm, parse_plan
 from taskflow.models import build
 from taskflow.optimizer import Budget, Deadline, MemoryCheck, SearchOptions, SearchResult, make_evaluator
 from taskflow.optimizer.grid import Allowed, make_grid
@@ -291,6 +292,20 @@ def windows() -> taskflow.OperatorGraph:
     return taskflow.from_torch(Net(), torch.zeros(8, 256))
 
 
+def test_plans_of_cuts_alone_are_predicted_with_the_collectives_that_the_code_sends() -> None:
+    """Copies between pairs of devices take another time: on two ranks of gloo a plan was taken for a sixth faster than it is."""
+    pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+    graph, machine = windows(), taskflow.load_machine("p100", 2)
+    found = taskflow.search(graph, machine, budget="30p", target="torch").strategy
+    assert found.plan is None and found.exchange is Exchange.COLLECTIVES
+    assert exported(graph, found, "torch", "plan.py").nearest is found
+    copies, evaluator = replace(found, exchange=Exchange.COPIES, sums=SyncAlgorithm.OWNER), make_evaluator(graph, machine)
+    assert exported(graph, copies, "torch", "plan.py").nearest == found == nearest_plan(graph, copies, "torch")
+    assert evaluator.set(found) != evaluator.set(copies)
+    data = taskflow.choose("data", graph, machine)[0]
+    assert by_collectives(graph, data) is data
+
+
 @pytest.mark.parametrize("algorithm", ["guided", "mcmc"])
 def test_a_search_for_torch_leaves_out_plans_under_which_the_code_fails_and_says_so(algorithm: str) -> None:
     """Data parallelism moves all weights, so that ``t`` would be faster."""
@@ -303,7 +318,8 @@ def test_a_search_for_torch_leaves_out_plans_under_which_the_code_fails_and_says
     plan = exported(graph, found.strategy, "torch", "plan.py")
     require_running(graph, plan, "torch")
     assert not plan.differences
-    assert any("cut layers as this code cannot (the code of Net" in text for text in found.left_out)
+    if algorithm == "mcmc":  # the other finds a plan that is faster than those, and runs
+        assert any("cut layers as this code cannot (the code of Net" in text for text in found.left_out)
     of_torch = framework_of("torch", graph)
     assert not of_torch.may_have(HybridPlan(tensor=2), lambda: False) and of_torch.may_have(HybridPlan(zero=3), lambda: False)
     assert "does not work on pieces" in of_torch.lacks(shared, None)
