@@ -70,6 +70,11 @@ def build_model(
     return graph
 
 
+def is_function(name: str) -> bool:
+    """Return whether a model's name is that of a function of the user's, which may take no --dtype."""
+    return ":" in name and not name.startswith(HUGGING_FACE) and not name.endswith((".onnx", ".pt2"))
+
+
 def _built(name: str, batch: int | None, devices: int, size: str, settings: dict[str, str]) -> OperatorGraph:
     if name.startswith(HUGGING_FACE):
         _require_no_size(name, size)
@@ -80,7 +85,7 @@ def _built(name: str, batch: int | None, devices: int, size: str, settings: dict
     if name.endswith(".pt2"):
         _require_no_size(name, size)
         return exported_file(name, batch, settings)
-    if ":" in name:
+    if is_function(name):
         _require_no_size(name, size)
         return _call(name, batch, settings)
     if name.endswith(".py"):

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from taskflow.cli.experts import experts_row, placed
-from taskflow.cli.model import build_model
+from taskflow.cli.model import build_model, is_function
 from taskflow.cli.options import PROGRAM, RULES, default_rule, given_settings
 from taskflow.cli.tables import nbytes, render, three
 from taskflow.cli.trusted import trusted
@@ -69,7 +69,8 @@ class Problem:
         lacks = some(untimed(self.graph, self.machine.processors[0].device), 5)
         rests = f"costs: {self.evaluator.costs.name}{lacks and f' (not timed: {lacks})'}; rule: {self.made_from.get('rule')}"
         guessed = not self.evaluator.costs.measures and any(kind.source.startswith(TYPICAL) for kind in self.machine.kinds)
-        says = (other_type(kind, self.graph.dtype.name) for kind in self.machine.kinds)
+        by_hand = is_function(str(self.made_from.get("model", "")))  # of the user's, which may take no --dtype
+        says = (other_type(kind, self.graph.dtype.name, "" if by_hand else "--dtype ") for kind in self.machine.kinds)
         typical = "rates and memory are typical, not this machine's: taskflow machine measure" * guessed
         return listed((rests, *says, unfused(self.graph, self.machine), typical), "; ")
 
@@ -82,9 +83,9 @@ def unfused(graph: OperatorGraph, machine: Cluster) -> str:
     return "attention is not one kernel" + " (--set fused=True)" * graph.name.startswith("GPT-")
 
 
-def other_type(device: Device, dtype: str) -> str:
+def other_type(device: Device, dtype: str, option: str) -> str:
     """Return which 16-bit type a device multiplies in faster than in this one: the other, if it has no units for this one, or one
-    that is several times as fast as float32. Empty if there is none."""
+    that is several times as fast as float32. ``option``: what comes before its name. Empty if there is none."""
     rates, now = dict(device.flops_per_second), device.product_rate(dtype)
     if dtype in rates and (dtype != "float32" or device.products != "float32"):
         return ""
@@ -92,7 +93,7 @@ def other_type(device: Device, dtype: str) -> str:
     if best <= (TIMES_AS_FAST if dtype in rates else 1) * now:
         return ""
     lacks = "" if dtype in rates else f"{device.kind} has no units for {dtype}, "
-    return f"{lacks}--dtype {other} multiplies {best / now:.2g}x as fast"
+    return f"{lacks}{option}{other} multiplies {best / now:.2g}x as fast"
 
 
 def trace_prediction(problem: Problem, plan: str, path: str) -> None:

@@ -160,3 +160,9 @@ def test_rates_that_nobody_measured_are_called_typical(machine: str, guessed: bo
 def test_a_type_that_devices_are_slow_in_is_named(machine: str, dtype: str, said: str) -> None:
     text = run("simulate", "MLP", "--size", "small", "-m", machine, "-n", "2", "--dtype", dtype, "--strategy", "data")
     assert said in text if said else "has no units" not in text and "as fast" not in text
+
+
+def test_a_type_is_named_without_an_option_that_a_function_may_not_take(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("from taskflow.models import build\n\n\ndef graph():\n    return build('MLP', batch=8)\n")
+    text = run("simulate", f"{tmp_path / 'own.py'}:graph", "-m", "h100", "-n", "2", "--strategy", "data")
+    assert "; bf16 multiplies 15x as fast" in text and "--dtype" not in text
