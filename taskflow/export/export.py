@@ -147,8 +147,8 @@ def _torch(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
 
 
 def by_collectives(graph: OperatorGraph, strategy: Strategy) -> Strategy:
-    """Return a plan of cuts alone with its tensors resharded by collectives, as meshes of PyTorch and JAX do; the strategy itself
-    if nothing but samples is cut, if it is another kind of plan, or if it has more than `MOST_PIECES`."""
+    """Return a plan of cuts alone with its tensors resharded by collectives, as meshes of PyTorch and JAX do. It is the strategy
+    itself if nothing but samples is cut, if it is another kind of plan, or if it has more than `MOST_PIECES`."""
     if strategy.plan is not None or strategy.exchange is not Exchange.COPIES:
         return strategy
     cut = any(
