@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 
 import numpy as np
@@ -71,6 +71,14 @@ class Strategy:
     def sync(self, layer: str) -> Sync:
         """Return how the weights of a layer are synchronised."""
         return self.syncs.get(layer, _DEFAULT_SYNC)
+
+    def on_members(self, members: Sequence[int], processors: int) -> Strategy:
+        """Return this strategy for a group of devices as one for a machine of ``processors``: its processor p becomes
+        ``members[p]``."""
+        configs = {
+            name: replace(config, processors=tuple(members[p] for p in config.processors)) for name, config in self.configs.items()
+        }
+        return replace(self, processors=processors, configs=configs, plan=None)
 
     def partial(self, node: Node) -> bool:
         """True if several processors compute partial values of one Rect of an output of ``node``; `sums` says how these are

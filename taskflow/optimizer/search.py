@@ -12,7 +12,7 @@ from typing import Any
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import Strategy
-from taskflow.optimizer.algorithms import exact, guided, in_threads, known, mcmc, optcnn, placement
+from taskflow.optimizer.algorithms import exact, guided, in_threads, known, mcmc, optcnn, placement, without_far
 from taskflow.optimizer.bounds import lower_bound, unordered_bound, work_bound
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost import CostModel, Costs
@@ -118,9 +118,9 @@ def search(
     operator_space = asked if target is None else target.space(asked)
     uneven = uneven_applies(machine, operator_space)
     check = _memory_check(evaluator, memory) if evaluator.rule is not None else None
+    rivals = () if alone or grid_alone else (*known(graph, machine), *without_far(graph, machine), *unordered)
     options = SearchOptions(
-        limit, seed, operator_space, rivals=() if alone or grid_alone else (*known(graph, machine), *unordered),
-        starts=starts if alone else (),
+        limit, seed, operator_space, rivals=rivals, starts=starts if alone else (),
         lacks=check, progress=progress, deadline=deadline, answered=answered,
         bound=None if measures or not no_plans else partial(unordered_bound, evaluator, operator_space, uneven=uneven),
     )

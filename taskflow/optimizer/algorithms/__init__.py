@@ -6,7 +6,7 @@ A new algorithm is a function (Evaluator, SearchOptions) -> SearchResult here an
 
 from taskflow.optimizer.algorithms.exact import ROUNDING, exact
 from taskflow.optimizer.algorithms.guided import guided
-from taskflow.optimizer.algorithms.initial import known, random_start
+from taskflow.optimizer.algorithms.initial import known, random_start, without_far
 from taskflow.optimizer.algorithms.local_search import polished
 from taskflow.optimizer.algorithms.mcmc import mcmc
 from taskflow.optimizer.algorithms.moves import SYNCS, OperatorGroups

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from random import Random
 
 from taskflow.graph import OperatorGraph
-from taskflow.machine import Machine
+from taskflow.machine import Cluster, Machine, PartOfMachine
 from taskflow.mapper import DataParallel, Expert, ModelParallel, Strategy, copy_on_each, map_graph
 from taskflow.optimizer.space import CoupledMoves, SearchSpace
+
+FAR = 4.0  # times as slow as the fastest way from a node: devices behind it may be worth less than their link costs
 
 
 def known(graph: OperatorGraph, machine: Machine) -> tuple[Strategy, ...]:
     """Return data parallel, expert and model parallel: no search may return a slower plan."""
     return tuple(map_graph(mapper, graph, machine) for mapper in (DataParallel(), Expert(), ModelParallel()))
+
+
+def without_far(graph: OperatorGraph, machine: Machine) -> tuple[Strategy, ...]:
+    """Return data parallelism without the devices whose way to other nodes is far slower than the fastest; nothing if there are
+    none. Where it is there, no search may return a slower plan, either."""
+    if not isinstance(machine, Cluster) or len({processor.node for processor in machine.processors}) == 1:
+        return ()
+    rates = [min((link.bytes_per_second for link in machine.way_out(p.number)), default=inf) for p in machine.processors]
+    near = tuple(p for p, rate in enumerate(rates) if rate * FAR >= max(rates))
+    if len(near) == len(rates):
+        return ()
+    data = map_graph(DataParallel(), graph, PartOfMachine(machine, near))
+    return (replace(data.on_members(near, len(rates)), name="data without far nodes"),)
 
 
 def with_syncs(strategy: Strategy, graph: OperatorGraph, machine: Machine) -> Strategy:

@@ -1,6 +1,6 @@
 """Sharing a cluster among several jobs: which devices each gets, and each job's plan."""
 
-from taskflow.optimizer.sharing.concurrent_jobs import ConcurrentJobs, merge, on_members, simulate_jobs
+from taskflow.optimizer.sharing.concurrent_jobs import ConcurrentJobs, merge, simulate_jobs
 from taskflow.optimizer.sharing.divisions import (
     Division,
     Shape,
@@ -26,7 +26,6 @@ __all__ = [
     "equal_division",
     "members",
     "merge",
-    "on_members",
     "shape_of",
     "share",
     "simulate_jobs",

@@ -15,16 +15,6 @@ MOST_STEPS = 6  # of one job
 MOST_TASKS = 150_000  # of all jobs; of larger ones fewer steps
 
 
-def on_members(strategy: Strategy, members: Sequence[int], processors: int) -> Strategy:
-    """Convert a strategy for a group of devices to one for the machine of ``processors`` processors: its processor p becomes
-    ``members[p]``."""
-    configs = {
-        name: replace(config, processors=tuple(members[p] for p in config.processors))
-        for name, config in strategy.configs.items()
-    }
-    return replace(strategy, processors=processors, configs=configs, plan=None)
-
-
 @dataclass(frozen=True, slots=True)
 class ConcurrentJobs:
     """Times of jobs that run together. ``seconds``: of a step of each job while all run. ``alone``: the same without the

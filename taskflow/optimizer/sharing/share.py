@@ -24,7 +24,7 @@ from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.search import search
 from taskflow.optimizer.session import NothingFits
-from taskflow.optimizer.sharing.concurrent_jobs import on_members, simulate_jobs
+from taskflow.optimizer.sharing.concurrent_jobs import simulate_jobs
 from taskflow.optimizer.sharing.divisions import (
     Division,
     Shape,
@@ -227,7 +227,7 @@ class _Share:
                 if other == j and plan is not None and seconds < self.plans[j, large][0]:
                     where = inside(self.units, small, large)
                     if where is not None:
-                        self.plans[j, large] = seconds, on_members(plan, where, size(large))
+                        self.plans[j, large] = seconds, plan.on_members(where, size(large))
 
     def _row(self, shape: Shape) -> tuple[int, ...]:
         """Units on each place of a group of this shape."""
@@ -308,7 +308,7 @@ class _Share:
             assert plan is not None
             plans.append(plan)
         found = simulate_jobs([self.evaluator(job, group) for job, group in zip(self.jobs, groups)], plans)
-        strategies = [on_members(plan, group, len(self.machine.processors)) for plan, group in zip(plans, groups)]
+        strategies = [plan.on_members(group, len(self.machine.processors)) for plan, group in zip(plans, groups)]
         return tuple(
             JobShare(job.name, job.weight, tuple(sorted(group)), strategy, seconds, own, whole)
             for job, group, strategy, seconds, own, whole in zip(

@@ -27,7 +27,6 @@ from taskflow.optimizer.sharing import (
     equal_division,
     members,
     merge,
-    on_members,
     shape_of,
     share,
     simulate_jobs,
@@ -284,7 +283,7 @@ def test_a_plan_keeps_what_it_is_on_other_devices() -> None:
     """Copies too, such as those of what lies between shared layers without sequence parallelism."""
     graph = build("GPT-2", 8, 2, preset="small")
     plan = map_graph(HybridParallel("t2 nosp"), graph, load_machine("p100", 2))
-    moved = on_members(plan, (3, 1), 4)
+    moved = plan.on_members((3, 1), 4)
     moved.verify(graph)
     assert any(config.copies > 1 for config in plan.configs.values())
     for name, config in plan.configs.items():

@@ -180,6 +180,18 @@ def test_a_device_behind_a_slow_link_may_get_nothing() -> None:
     assert not used[1] & {2, 3} or not used[1] & {0, 1}
 
 
+@pytest.mark.parametrize("algorithm", ["guided", "mcmc"])
+def test_no_search_is_slower_than_data_parallelism_without_devices_behind_a_slow_link(algorithm: str) -> None:
+    """With so little time that nothing but what people write is looked at, two cards behind a slow link cost a hundred times what
+    they were worth."""
+    graph, machine = build("AlexNet", batch=64, preset="small"), two_kinds(link=3000.0)
+    found = search(graph, machine, budget="1p", algorithm=algorithm)
+    assert found.seconds <= found.starts["data without far nodes"] < found.starts["data"] / 5
+    assert {p for config in found.strategy.configs.values() for p in config.processors} == {0, 1}
+    alone = search(graph, two_kinds(), budget="1p", algorithm=algorithm)
+    assert "data without far nodes" not in alone.starts
+
+
 def test_pins_and_asked_for_evenness_are_kept() -> None:
     machine = two_kinds()
     graph = build("LeNet", batch=256, preset="small")
