@@ -268,6 +268,7 @@ def test_a_machine_file_and_a_strategy_file_that_are_shown_can_be_read(tmp_path:
     from taskflow.machine import load_machine
     from taskflow.mapper import load
     from taskflow.operators import input as start
+    from taskflow.operators import linear
     from taskflow.programs import load_program
 
     formats = set()
@@ -282,7 +283,7 @@ def test_a_machine_file_and_a_strategy_file_that_are_shown_can_be_read(tmp_path:
                 assert load_program(str(path)).host_seconds > 0
             else:
                 graph = OperatorGraph()
-                start(graph, (8, 3), name="x")
+                linear(start(graph, (8, 3), name="x"), 4, name="layer")
                 assert load(path, graph, content["processors"])["x"].degrees == (2, 1)
     assert formats == {"taskflow-machine", "taskflow-program", "taskflow-strategy"}
 

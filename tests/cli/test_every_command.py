@@ -181,6 +181,12 @@ def test_shells(shell: str) -> None:
 # ---- terminals -------------------------------------------------------------------------------------------------------
 def on_a_terminal(folder: Path, columns: int, *arguments: str) -> tuple[int, str]:
     """The exit code and what a terminal so wide would show in the end, without its colours."""
+    code, text = sent_to_a_terminal(folder, columns, *arguments)
+    return code, shown_in_the_end(text)
+
+
+def sent_to_a_terminal(folder: Path, columns: int, *arguments: str) -> tuple[int, str]:
+    """The exit code and all that a terminal so wide gets."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environ = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
@@ -199,7 +205,7 @@ def on_a_terminal(folder: Path, columns: int, *arguments: str) -> tuple[int, str
             break
         got += part
     os.close(leader)
-    return job.wait(timeout=250), shown_in_the_end(got.decode())
+    return job.wait(timeout=250), got.decode()
 
 
 def shown_in_the_end(text: str) -> str:
@@ -247,7 +253,7 @@ def test_output_fits_the_terminal(arguments: tuple[str, ...], columns: int, tmp_
 
 def test_what_takes_longer_shows_progress_on_a_terminal_only(tmp_path: Path) -> None:
     words = ("search", "lenet", "-m", "k80", "-n", "4", "--budget", "1s")
-    assert "proposals (" in on_a_terminal(tmp_path, 80, *words)[1].partition("LeNet:")[0]
-    assert "proposals (" not in on_a_terminal(tmp_path, 80, *words, "--quiet")[1].partition("LeNet:")[0]
+    assert "proposals (" in sent_to_a_terminal(tmp_path, 80, *words)[1].partition("LeNet:")[0]
+    assert "proposals (" not in sent_to_a_terminal(tmp_path, 80, *words, "--quiet")[1].partition("LeNet:")[0]
     piped = CliRunner().invoke(main, words)
     assert piped.exit_code == 0 and piped.stderr == "" and piped.stdout.startswith("LeNet:")
